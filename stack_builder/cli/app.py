@@ -1,0 +1,101 @@
+"""The ``stackb`` command: a table of commands, and the one place that turns errors into exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import typer
+
+from stack_builder import __version__
+from stack_builder.errors import ExitCode, StackbError, from_os_error
+
+# name -> one line for --help. Each is a module of this package with a function ``command`` or, for a group, a Typer
+# ``app``. Only the one that is called gets imported: start-up time is a feature.
+COMMANDS = {
+    "lock": "Resolve a stack and pin every wheel by hash.",
+    "fetch": "Download the wheels of a lock into the content-addressed store.",
+    "build": "Build a container image from a lock.",
+    "verify": "Rebuild an image from its receipt and compare.",
+    "doctor": "Check that torch, kernels and CUDA libraries of a target fit together.",
+    "explain": "Read an error text or a server log: cause, evidence, fix.",
+    "rules": "Show the catalogue of rules.",
+    "schema": "Print a JSON schema.",
+}
+
+_EPILOG = "Exit codes:\n\n\b\n" + "\n".join(f"{code:>4}  {code.meaning}" for code in ExitCode)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"stackb {__version__}")
+        raise typer.Exit
+
+
+def root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Reproducible CUDA 13 serving stacks: lock, build, diagnose, serve and measure."""
+
+
+def build_app(arguments: Sequence[str]) -> typer.Typer:
+    """Make the command line for one call: the command that it names is imported, the others are only listed."""
+    app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, epilog=_EPILOG)
+    app.callback()(root)
+    called = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, line in COMMANDS.items():
+        if name != called:
+            app.command(name, help=line)(_not_loaded)
+            continue
+        module = import_module(f"stack_builder.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name, help=line)
+        else:
+            app.command(name)(module.command)
+    return app
+
+
+def _not_loaded() -> None:
+    raise AssertionError("a command was run that the call does not name")
+
+
+def main() -> None:
+    """Run the command line and leave with a code of :class:`ExitCode`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one call.
+
+    Returns:
+        the exit code; every failure has been reported on stderr in one line.
+    """
+    try:
+        build_app(arguments)(args=list(arguments), prog_name="stackb")
+    except SystemExit as stop:  # how typer ends: --help, usage errors, typer.Exit, Ctrl-C
+        return stop.code if isinstance(stop.code, int) else ExitCode.CLEAN
+    except KeyboardInterrupt:
+        return _fail("interrupted", ExitCode.INTERRUPTED)
+    except StackbError as error:
+        return _fail(str(error), error.exit_code)
+    except OSError as error:
+        failure = from_os_error(error)
+        return _fail(str(failure), failure.exit_code)
+    except Exception as error:
+        if os.environ.get("STACKB_DEBUG"):
+            raise
+        where = f"{type(error).__name__}: {error}".splitlines()[0]
+        return _fail(f"internal error: {where}. Report it with STACKB_DEBUG=1 set.", ExitCode.COULD_NOT_CHECK)
+    return ExitCode.CLEAN
+
+
+def _fail(line: str, code: ExitCode) -> int:
+    typer.echo(f"stackb: {_printable(line)}", err=True)
+    return code
+
+
+def _printable(line: str) -> str:
+    """Drop control characters: file names and server answers must not reach the terminal as commands."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)

@@ -1,0 +1,1 @@
+"""Facts, rules, reports."""

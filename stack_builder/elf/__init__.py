@@ -1,0 +1,1 @@
+"""The static linker: what ld.so would do, without loading anything."""

@@ -1,0 +1,89 @@
+"""The errors a user can meet, and the exit codes they end with.
+
+One line each: what happened, where, what to do next. Nothing else in the package calls ``sys.exit``.
+"""
+
+from __future__ import annotations
+
+import errno
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a command ends. The table in ``--help`` and in the README is made from this one."""
+
+    CLEAN = 0
+    FINDINGS = 1
+    USAGE = 2
+    COULD_NOT_CHECK = 3
+    INTERRUPTED = 130
+
+    @property
+    def meaning(self) -> str:
+        """One line for the table of exit codes."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    ExitCode.CLEAN: "clean: everything asked for was done, nothing was found",
+    ExitCode.FINDINGS: "findings: the thing that was checked is wrong (a hash, a symbol, a lock, an image)",
+    ExitCode.USAGE: "usage: unknown command, option or stack, or a malformed stack.toml or lock",
+    ExitCode.COULD_NOT_CHECK: "could not check: missing tool, unreachable index, no permission, disk full",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+
+
+class StackbError(Exception):
+    """A failure with a cause that the user can act on.
+
+    Args:
+        what: what happened, without a full stop.
+        where: the file, wheel, URL or option concerned.
+        fix: what to do next, as an imperative sentence without a full stop.
+    """
+
+    exit_code: ExitCode = ExitCode.COULD_NOT_CHECK
+
+    def __init__(self, what: str, *, where: object = None, fix: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = None if where is None else str(where)
+        self.fix = fix
+
+    def __str__(self) -> str:
+        line = self.what if self.where is None else f"{self.where}: {self.what}"
+        return line if self.fix is None else f"{line}. {self.fix[0].upper()}{self.fix[1:]}."
+
+
+class UsageError(StackbError):
+    """The call, the stack file or the lock is malformed; running it again unchanged cannot help."""
+
+    exit_code = ExitCode.USAGE
+
+
+class IntegrityError(StackbError):
+    """Bytes are not what they were promised to be: a hash, a size, a RECORD, a digest."""
+
+    exit_code = ExitCode.FINDINGS
+
+
+class MachineError(StackbError):
+    """The machine or the network stands in the way: missing tool, no daemon, no permission, no space."""
+
+    exit_code = ExitCode.COULD_NOT_CHECK
+
+
+_OS_FIXES = {
+    errno.ENOSPC: "free some space or point STACKB_CACHE_DIR at a larger disk",
+    errno.EDQUOT: "free some space or point STACKB_CACHE_DIR at a larger disk",
+    errno.EACCES: "check the owner and mode of that path",
+    errno.EPERM: "check the owner and mode of that path",
+    errno.EROFS: "point STACKB_CACHE_DIR or --output at a writable place",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+}
+
+
+def from_os_error(error: OSError) -> StackbError:
+    """Turn an ``OSError`` that reached the command line into one line with what to do next."""
+    what = error.strerror or str(error)
+    return MachineError(what, where=error.filename, fix=_OS_FIXES.get(error.errno or 0))

@@ -1,0 +1,1 @@
+"""From a lock to an OCI image, and back."""

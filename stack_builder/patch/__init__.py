@@ -1,0 +1,1 @@
+"""Patches to installed packages: data with states."""

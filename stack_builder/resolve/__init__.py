@@ -1,0 +1,1 @@
+"""From a stack file to a lock."""

@@ -1,0 +1,1 @@
+"""What SGLang's source says, read without importing it."""

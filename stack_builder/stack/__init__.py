@@ -1,0 +1,1 @@
+"""Stack files, locks and receipts: plain frozen data."""

@@ -1,0 +1,159 @@
+"""The lock: ``requirements.txt`` (every wheel, hashed) with ``artifacts.json`` (facts per wheel) beside it.
+
+``requirements.txt`` is what pip and uv can install from; ``artifacts.json`` says which one file per package the
+stack's platform takes and what was read from its bytes. Both are sorted and hold no clock, host name or path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from stack_builder.errors import UsageError
+from stack_builder.files import atomic_write
+
+SCHEMA_VERSION = 1
+MAX_LOCK_FILE = 64 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One of several files that an index lists under one name."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    sha256: str
+    uploaded: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One wheel of the lock and what its bytes say.
+
+    Attributes:
+        name: normalised distribution name.
+        version: version in the file name, local part included.
+        filename: the wheel's file name.
+        sha256: of the file; None where no source gives it (a finding).
+        size: in bytes; None where unknown.
+        index: name of the ``[[index]]`` it comes from, or ``default``.
+        tags: expanded compatibility tags.
+        metadata_sha256: of the METADATA file; None where the wheel could not be read.
+        metadata_version: version that METADATA gives.
+        requires_python: as in METADATA.
+        requires_dist: as in METADATA, in its order.
+        cuda_majors: CUDA majors of the libraries its ELF files need (DT_NEEDED), sorted; empty for none.
+        glibc: highest GLIBC_x.y version that its ELF files need, else None.
+        uploaded: ISO time that the index gives, else None.
+        yanked: the index's reason, else None.
+        uploads: all files the index lists under this name, where more than one.
+        via: names of the packages that require it.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    name: str
+    version: str
+    filename: str
+    sha256: str | None
+    size: int | None
+    index: str = "default"
+    tags: tuple[str, ...] = ()
+    metadata_sha256: str | None = None
+    metadata_version: str | None = None
+    requires_python: str | None = None
+    requires_dist: tuple[str, ...] = ()
+    cuda_majors: tuple[int, ...] = ()
+    glibc: str | None = None
+    uploaded: str | None = None
+    yanked: str | None = None
+    uploads: tuple[Upload, ...] = ()
+    via: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A resolved stack.
+
+    Attributes:
+        stack: name of the stack.
+        python: ``3.11``.
+        platform: ``linux_x86_64``.
+        resolver: name and version of the resolver, such as ``uv 0.13.9``.
+        exclude_newer: ISO date given to the resolver, else None.
+        artifacts: sorted by name.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    stack: str
+    python: str
+    platform: str
+    resolver: str
+    exclude_newer: str | None
+    artifacts: tuple[Artifact, ...] = field(default=())
+
+    def artifact(self, name: str) -> Artifact | None:
+        """The wheel of a normalised distribution name."""
+        return next((a for a in self.artifacts if a.name == name), None)
+
+    @property
+    def sha256(self) -> str:
+        """Identity of the lock: sha256 over the sorted ``filename sha256`` lines."""
+        lines = "".join(f"{a.filename} {a.sha256}\n" for a in sorted(self.artifacts, key=lambda a: a.filename))
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """``artifacts.json``: stable bytes; empty fields are left out."""
+        body = {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        body["artifacts"] = [{k: v for k, v in a.items() if v not in (None, (), [])} for a in body["artifacts"]]
+        return json.dumps(body, indent=1, sort_keys=True) + "\n"
+
+
+def parse(text: str, where: object) -> Lock:
+    """Read ``artifacts.json``.
+
+    Raises:
+        UsageError: not JSON, another schema version, unknown or missing fields.
+    """
+    try:
+        body: dict[str, Any] = json.loads(text)
+        if body.pop("schema_version", None) != SCHEMA_VERSION:
+            raise UsageError("written by another version of stackb", where=where, fix="run stackb lock again")
+        lock = TypeAdapter(Lock).validate_python(body)
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise UsageError(f"not a lock: {_first_line(error)}", where=where, fix="run stackb lock again") from error
+    if list(lock.artifacts) != sorted(lock.artifacts, key=lambda a: a.name):
+        raise UsageError("artifacts are not sorted by name", where=where, fix="run stackb lock again")
+    return lock
+
+
+def load(folder: Path) -> Lock:
+    """Read the lock of a stack's folder.
+
+    Raises:
+        UsageError: there is none, or it is malformed.
+    """
+    path = folder / "artifacts.json"
+    if not path.is_file():
+        raise UsageError("this stack has no lock", where=folder, fix=f"run stackb lock {folder.name}")
+    if path.stat().st_size > MAX_LOCK_FILE:
+        raise UsageError(f"larger than {MAX_LOCK_FILE} bytes", where=path)
+    return parse(path.read_text(encoding="utf-8"), path)
+
+
+def save(folder: Path, lock: Lock) -> None:
+    """Write ``artifacts.json``."""
+    atomic_write(folder / "artifacts.json", lock.to_json())
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    return str(error).splitlines()[0]

@@ -1,0 +1,217 @@
+"""``stack.toml``: what is wanted, and why. Unknown keys are errors."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Literal
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from stack_builder import resources
+from stack_builder.errors import UsageError
+
+MAX_STACK_FILE = 1 << 20  # bytes; a stack file is a page or two
+
+
+def _specifier(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier as error:
+        raise ValueError(f"'{text}' is not a version specifier such as '==0.5.23'") from error
+    return text
+
+
+Name = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100), AfterValidator(canonicalize_name)
+]
+StackName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=80)]
+Specifier = Annotated[str, AfterValidator(_specifier)]
+Reason = Annotated[str, StringConstraints(min_length=10, strip_whitespace=True)]
+Gpu = Annotated[str, StringConstraints(pattern=r"^sm_[0-9]{2,3}$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StackTable(_Model):
+    """``[stack]``."""
+
+    name: StackName
+    description: str
+    python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]{1,2}$")]
+    platform: Literal["linux_x86_64", "linux_aarch64"] = "linux_x86_64"
+    cuda: Annotated[str, StringConstraints(pattern=r"^[0-9]{2}\.[0-9]$")]
+    gpu: Annotated[tuple[Gpu, ...], Field(min_length=1)]
+    min_driver: str
+    exclude_newer: date | None = None
+
+
+class Index(_Model):
+    """``[[index]]``: serves the listed packages and nothing else."""
+
+    name: str
+    url: Annotated[str, StringConstraints(pattern=r"^(https|file)://")]
+    packages: Annotated[tuple[Name, ...], Field(min_length=1)]
+
+
+class Override(_Model):
+    """``[[override]]``: a departure from upstream's own pins, shown in every report."""
+
+    package: Name
+    version: Specifier
+    reason: Reason
+    expires: date
+
+
+class Winner(_Model):
+    """``[[winner]]``: which of several wheels that ship one path gives its bytes.
+
+    ``packages`` lists the wheels concerned; ``gpu`` limits the choice to builds for these, all others if empty.
+    """
+
+    winner: Name
+    packages: Annotated[tuple[Name, ...], Field(min_length=2)]
+    gpu: tuple[Gpu, ...] = ()
+    reason: Reason
+
+    @model_validator(mode="after")
+    def _winner_is_listed(self) -> Winner:
+        if self.winner not in self.packages:
+            raise ValueError(f"winner '{self.winner}' is not one of packages {list(self.packages)}")
+        return self
+
+
+class Accept(_Model):
+    """``[[accept]]``: the upload chosen where an index lists one file name with several hashes."""
+
+    filename: str
+    sha256: Sha256
+    reason: Reason
+
+
+class Base(_Model):
+    """``[base]``: a recipe of ``docker/base`` or an image by digest."""
+
+    recipe: str | None = None
+    image: Annotated[str, StringConstraints(pattern=r"@sha256:[0-9a-f]{64}$")] | None = None
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Base:
+        if (self.recipe is None) == (self.image is None):
+            raise ValueError("give either recipe or image (by digest)")
+        return self
+
+
+class Patches(_Model):
+    """``[patches]``: the series applied to the wheels, in order."""
+
+    series: tuple[str, ...] = ()
+
+
+class ServeProfile(_Model):
+    """``[serve.NAME]``: arguments of ``sglang.launch_server``, each with its reason."""
+
+    args: dict[str, str | int | float | bool]
+    env: dict[str, str] = {}
+    reasons: dict[str, Reason] = {}
+
+
+class StackSpec(_Model):
+    """One stack file."""
+
+    stack: StackTable
+    requires: Annotated[dict[Name, Specifier], Field(min_length=1)]
+    index: tuple[Index, ...] = ()
+    override: tuple[Override, ...] = ()
+    winner: tuple[Winner, ...] = ()
+    accept: tuple[Accept, ...] = ()
+    base: Base
+    patches: Patches = Patches()
+    serve: dict[str, ServeProfile] = {}
+
+    @model_validator(mode="after")
+    def _one_index_per_package(self) -> StackSpec:
+        seen: dict[str, str] = {}
+        for index in self.index:
+            for package in index.packages:
+                if package in seen:
+                    raise ValueError(f"package '{package}' is listed by index '{seen[package]}' and '{index.name}'")
+                seen[package] = index.name
+        return self
+
+    def winner_for(self, owners: frozenset[str], gpu: str) -> Winner | None:
+        """Give the rule that decides between ``owners`` (normalised names) on ``gpu``, or None."""
+        fallback = None
+        for rule in self.winner:
+            if owners <= set(rule.packages):
+                if gpu in rule.gpu:
+                    return rule
+                if not rule.gpu:
+                    fallback = fallback or rule
+        return fallback
+
+
+def parse(text: str, where: object) -> StackSpec:
+    """Read a stack file.
+
+    Raises:
+        UsageError: not TOML, an unknown key, a value of the wrong form; names the key.
+    """
+    try:
+        return StackSpec.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"not TOML: {error}", where=where) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "file"
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        message = re.sub(r"^Value error, ", "", first["msg"])
+        raise UsageError(f"{key}: {message}{more}", where=where, fix="compare with lockfiles/ in the README") from error
+
+
+def available() -> list[str]:
+    """Names of the stacks that ship with the tool, newest first."""
+    from packaging.version import Version
+
+    names = (p.parent.name for p in resources.lockfiles().glob("*/stack.toml"))
+    return sorted(names, key=lambda name: Version(name.rsplit("-", 1)[-1]), reverse=True)
+
+
+def find(stack: str | None) -> Path:
+    """Give the folder of a stack: by name, by path, or the default for None.
+
+    Raises:
+        UsageError: there is no such stack; lists those there are.
+    """
+    if stack is None:
+        stack = DEFAULT_STACK
+    by_name = resources.lockfiles() / stack.removeprefix("stack:")
+    for folder in (by_name, Path(stack)):
+        if (folder / "stack.toml").is_file():
+            return folder
+    raise UsageError(
+        f"no stack '{stack}'", fix=f"choose one of {', '.join(available())} or give a folder with a stack.toml"
+    )
+
+
+def load(folder: Path) -> StackSpec:
+    """Read ``stack.toml`` of a stack's folder."""
+    path = folder / "stack.toml"
+    data = path.read_bytes()
+    if len(data) > MAX_STACK_FILE:
+        raise UsageError(f"larger than {MAX_STACK_FILE} bytes", where=path)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"not UTF-8: {error}", where=path) from error
+    return parse(text, path)
+
+
+DEFAULT_STACK = "cu130-sglang-0.5.23"

@@ -1,0 +1,1 @@
+"""Wheels: names, contents, indexes, the content-addressed store."""

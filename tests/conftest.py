@@ -1,0 +1,31 @@
+"""Shared fixtures: a private cache per test, and the markers' conditions."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give every test a cache of its own, so that none leans on what another left."""
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("STACKB_CACHE_DIR", str(cache))
+    return cache
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this machine cannot run, saying why."""
+    if item.get_closest_marker("docker") and not _docker_answers():
+        pytest.skip("no Docker engine answers")
+    if item.get_closest_marker("gpu") and shutil.which("nvidia-smi") is None:
+        pytest.skip("no NVIDIA GPU")
+
+
+def _docker_answers() -> bool:
+    if shutil.which("docker") is None:
+        return False
+    return subprocess.run(["docker", "version"], capture_output=True, check=False).returncode == 0
