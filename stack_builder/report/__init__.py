@@ -1,5 +1,5 @@
 """One report, three views: text, JSON, SARIF."""
 
-from stack_builder.report.model import Finding, Report, Severity, Skipped, Target, Verdict
+from stack_builder.report.model import Finding, Report, Rule, Severity, Skipped, Target, Verdict
 
-__all__ = ["Finding", "Report", "Severity", "Skipped", "Target", "Verdict"]
+__all__ = ["Finding", "Report", "Rule", "Severity", "Skipped", "Target", "Verdict"]

@@ -36,6 +36,31 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule, as the catalogue describes it.
+
+    Attributes:
+        id: stable and never used again for another rule, such as ``ABI001``.
+        title: one line; the finding's title.
+        severity: its usual weight.
+        why: what goes wrong when it is broken, in a few sentences.
+        fix: what to do, most likely first.
+        cause: a name from ``checks/errors/causes.toml``.
+        needs: what must be at hand for it to run (``files``, ``host``, ``lock``, …); if missing, the rule is skipped.
+        silence: when the finding is expected and may stay.
+    """
+
+    id: str
+    title: str
+    severity: Severity
+    why: str
+    fix: tuple[str, ...]
+    cause: str | None = None
+    needs: tuple[str, ...] = ()
+    silence: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong, or worth knowing.
 
