@@ -1,0 +1,41 @@
+# Everything from a clone: `make build` ends with an image, `make test` with pytest's closing line.
+# Both set up what is missing: the virtual environment, Debian packages (through apt, where permitted), and for the
+# tests a Docker engine of their own if none answers.
+
+PYTHON ?= python3
+VENV   := .venv
+STACKB := $(VENV)/bin/stackb
+STACK  ?= cu130-sglang-0.5.23
+OUT    ?= out/$(STACK)
+
+.PHONY: build test lint bench lock-dev clean
+
+build: $(VENV)/ready
+	.ci/packages build
+	$(STACKB) build $(STACK) --output $(OUT)
+
+test: $(VENV)/ready lint
+	.ci/packages build test
+	.ci/with-docker $(VENV)/bin/pytest
+
+lint: $(VENV)/ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+# The development environment, pinned with hashes. Run it after a change of dependencies in pyproject.toml.
+lock-dev: $(VENV)/ready
+	$(VENV)/bin/pip-compile --quiet --extra dev --generate-hashes --allow-unsafe --strip-extras --no-header \
+	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
+	    --output-file lockfiles/development.txt pyproject.toml
+
+$(VENV)/ready: lockfiles/development.txt pyproject.toml
+	.ci/packages python
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r lockfiles/development.txt
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+clean:
+	rm -rf $(VENV) out build dist
