@@ -23,10 +23,17 @@ MAX_LOCK_FILE = 64 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One of several files that an index lists under one name."""
+    """One of several files that an index has listed for one version of a package.
+
+    Attributes:
+        filename: the name it was listed under; an index that is written by hand can list one name several times.
+        sha256: of the file, or the leading hex digits of it where a source recorded no more.
+        uploaded: ISO time.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
+    filename: str
     sha256: str
     uploaded: str | None = None
 
@@ -51,7 +58,8 @@ class Artifact:
         glibc: highest GLIBC_x.y version that its ELF files need, else None.
         uploaded: ISO time that the index gives, else None.
         yanked: the index's reason, else None.
-        uploads: all files the index lists under this name, where more than one.
+        uploads: where the index has listed one file name with several hashes, all the files of this version and
+            platform, oldest first.
         via: names of the packages that require it.
     """
 

@@ -41,7 +41,10 @@ class _Model(BaseModel):
 
 
 class StackTable(_Model):
-    """``[stack]``."""
+    """``[stack]``.
+
+    ``exclude_newer`` is the last day (UTC, inclusive) whose uploads the resolver may see.
+    """
 
     name: StackName
     description: str
@@ -97,8 +100,12 @@ class Accept(_Model):
 
 
 class Base(_Model):
-    """``[base]``: a recipe of ``docker/base`` or an image by digest."""
+    """``[base]``: a recipe of ``docker/base`` or an image by digest.
 
+    ``glibc`` is the version that the base brings: it decides which ``manylinux`` wheels the lock may take.
+    """
+
+    glibc: Annotated[str, StringConstraints(pattern=r"^2\.[0-9]{1,2}$")]
     recipe: str | None = None
     image: Annotated[str, StringConstraints(pattern=r"@sha256:[0-9a-f]{64}$")] | None = None
 
