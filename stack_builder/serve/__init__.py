@@ -1,0 +1,1 @@
+"""Launching a server, watching it, and proving what is active in it."""

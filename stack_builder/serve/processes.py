@@ -1,0 +1,127 @@
+"""Process trees and listening sockets, from ``/proc``: whose port it is, who is left, who must go.
+
+SGLang starts a scheduler per GPU, a detokenizer and more; a failed scheduler kills the launcher, and a killed launcher
+can leave schedulers that hold GPU memory. So a server is a *session* here: every process whose session id is that of
+the process we started, however it was re-parented since.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp (include/net/tcp_states.h)
+_POLL = 0.05  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process that cannot be mistaken for a later one with the same number.
+
+    Attributes:
+        pid: process id.
+        started: start time in clock ticks since boot (field 22 of ``/proc/PID/stat``).
+    """
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """Identify a running process; None if there is none."""
+        stat = _stat(pid)
+        return None if stat is None else cls(pid, stat.started)
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs (a zombie does not)."""
+        stat = _stat(self.pid)
+        return stat is not None and stat.started == self.started and stat.state != "Z"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    state: str
+    session: int
+    started: int
+
+
+def session_members(leader: int) -> tuple[int, ...]:
+    """Pids of the living processes of a session, sorted."""
+    members = []
+    for pid in _pids():
+        stat = _stat(pid)
+        if stat is not None and stat.session == leader and stat.state != "Z":
+            members.append(pid)
+    return tuple(sorted(members))
+
+
+def listener(port: int) -> int | None:
+    """The pid that listens on a TCP port; None if nobody does, 0 if its owner cannot be seen (another user's)."""
+    inodes = {row[9] for row in _tcp_rows() if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port}
+    if not inodes:
+        return None
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for pid in _pids():
+        try:
+            links = {str(handle.readlink()) for handle in (_PROC / str(pid) / "fd").iterdir()}
+        except OSError:  # gone meanwhile, or not ours to look into
+            continue
+        if wanted & links:
+            return pid
+    return 0
+
+
+def end_session(leader: int, *, patience: float) -> tuple[int, ...]:
+    """Stop every process of a session: SIGTERM to the leader, then SIGKILL to whoever is left.
+
+    SGLang's launcher takes SIGTERM for all of its tree; the wait gives it ``patience`` seconds for that.
+
+    Returns:
+        the pids that had to be killed; empty after a clean stop.
+    """
+    _signal(leader, signal.SIGTERM)
+    deadline = time.monotonic() + patience
+    while session_members(leader) and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    killed = session_members(leader)
+    for pid in killed:
+        _signal(pid, signal.SIGKILL)
+    deadline = time.monotonic() + patience
+    while session_members(leader) and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    return killed
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # the command name, in parentheses, may hold spaces and parentheses itself
+    fields = text.rpartition(")")[2].split()
+    return _Stat(state=fields[0], session=int(fields[3]), started=int(fields[19]))
+
+
+def _tcp_rows() -> Iterator[list[str]]:
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (_PROC / "net" / table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        yield from (line.split() for line in lines)
