@@ -2,19 +2,20 @@
 
 ``requirements.txt`` is what pip and uv can install from; ``artifacts.json`` says which one file per package the
 stack's platform takes and what was read from its bytes. Both are sorted and hold no clock, host name or path.
+They are written one after the other, so the second holds the hash of the first: half a write is noticed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from stack_builder.errors import UsageError
+from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.files import atomic_write
 
 SCHEMA_VERSION = 1
@@ -39,6 +40,56 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
+class CudaNeed:
+    """One versioned CUDA library that a wheel's ELF files need (DT_NEEDED).
+
+    Attributes:
+        library: its soname, such as ``libcudart.so.12``.
+        object: the first file of the wheel that needs it.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    library: str
+    object: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One wheel's file at a path that several wheels ship.
+
+    Attributes:
+        name: normalised distribution name.
+        digest: of the file, as its RECORD gives it (``sha256=…``, URL-safe base64).
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collision:
+    """A path that several wheels of the lock ship with different bytes.
+
+    Attributes:
+        path: as in RECORD, relative to site-packages.
+        claims: one for each wheel, sorted by name.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    path: str
+    claims: tuple[Claim, ...]
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """Names of the wheels, as :meth:`~stack_builder.stack.spec.StackSpec.winner_for` takes them."""
+        return frozenset(claim.name for claim in self.claims)
+
+
+@dataclass(frozen=True, slots=True)
 class Artifact:
     """One wheel of the lock and what its bytes say.
 
@@ -54,7 +105,7 @@ class Artifact:
         metadata_version: version that METADATA gives.
         requires_python: as in METADATA.
         requires_dist: as in METADATA, in its order.
-        cuda_majors: CUDA majors of the libraries its ELF files need (DT_NEEDED), sorted; empty for none.
+        needs_cuda: the versioned CUDA libraries its ELF files need, sorted; empty for none.
         glibc: highest GLIBC_x.y version that its ELF files need, else None.
         uploaded: ISO time that the index gives, else None.
         yanked: the index's reason, else None.
@@ -76,12 +127,17 @@ class Artifact:
     metadata_version: str | None = None
     requires_python: str | None = None
     requires_dist: tuple[str, ...] = ()
-    cuda_majors: tuple[int, ...] = ()
+    needs_cuda: tuple[CudaNeed, ...] = ()
     glibc: str | None = None
     uploaded: str | None = None
     yanked: str | None = None
     uploads: tuple[Upload, ...] = ()
     via: tuple[str, ...] = ()
+
+    @property
+    def cuda_majors(self) -> tuple[int, ...]:
+        """CUDA majors of the libraries it needs, sorted."""
+        return tuple(sorted({int(need.library.rpartition(".so.")[2].split(".")[0]) for need in self.needs_cuda}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +151,8 @@ class Lock:
         resolver: name and version of the resolver, such as ``uv 0.13.9``.
         exclude_newer: ISO date given to the resolver, else None.
         artifacts: sorted by name.
+        requirements_sha256: of the ``requirements.txt`` that was written with it.
+        collisions: paths with different bytes in several wheels, sorted; None where not every wheel could be read.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -103,8 +161,10 @@ class Lock:
     python: str
     platform: str
     resolver: str
-    exclude_newer: str | None
+    exclude_newer: str | None = None
     artifacts: tuple[Artifact, ...] = field(default=())
+    requirements_sha256: str | None = None
+    collisions: tuple[Collision, ...] | None = None
 
     def artifact(self, name: str) -> Artifact | None:
         """The wheel of a normalised distribution name."""
@@ -120,6 +180,7 @@ class Lock:
         """``artifacts.json``: stable bytes; empty fields are left out."""
         body = {"schema_version": SCHEMA_VERSION, **asdict(self)}
         body["artifacts"] = [{k: v for k, v in a.items() if v not in (None, (), [])} for a in body["artifacts"]]
+        body = {key: value for key, value in body.items() if value is not None}
         return json.dumps(body, indent=1, sort_keys=True) + "\n"
 
 
@@ -142,22 +203,53 @@ def parse(text: str, where: object) -> Lock:
 
 
 def load(folder: Path) -> Lock:
-    """Read the lock of a stack's folder.
+    """Read the lock of a stack's folder, to be used.
+
+    Raises:
+        UsageError: there is none, or it is malformed.
+        IntegrityError: its two files were not written together.
+    """
+    lock, requirements = read(folder)
+    if lock.requirements_sha256 not in (None, sha256_text(requirements)):
+        raise IntegrityError(
+            "requirements.txt is not the one that artifacts.json was written with",
+            where=folder,
+            fix=f"run stackb lock {folder.name} --check to see where they differ, stackb lock to write both",
+        )
+    return lock
+
+
+def read(folder: Path) -> tuple[Lock, str]:
+    """Read both files of a lock, to be checked: they may disagree.
 
     Raises:
         UsageError: there is none, or it is malformed.
     """
-    path = folder / "artifacts.json"
+    return parse(_text(folder, "artifacts.json"), folder / "artifacts.json"), _text(folder, "requirements.txt")
+
+
+def save(folder: Path, lock: Lock, requirements: str) -> None:
+    """Write ``requirements.txt``, then ``artifacts.json`` with its hash; each replaces the old file in one step."""
+    atomic_write(folder / "requirements.txt", requirements)
+    lock = replace(lock, requirements_sha256=sha256_text(requirements))
+    atomic_write(folder / "artifacts.json", lock.to_json())
+
+
+def sha256_text(text: str) -> str:
+    """Hash a text as the file it is written to."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _text(folder: Path, name: str) -> str:
+    path = folder / name
     if not path.is_file():
-        raise UsageError("this stack has no lock", where=folder, fix=f"run stackb lock {folder.name}")
+        raise UsageError(f"this stack has no lock: no {name}", where=folder, fix=f"run stackb lock {folder.name}")
     if path.stat().st_size > MAX_LOCK_FILE:
         raise UsageError(f"larger than {MAX_LOCK_FILE} bytes", where=path)
-    return parse(path.read_text(encoding="utf-8"), path)
-
-
-def save(folder: Path, lock: Lock) -> None:
-    """Write ``artifacts.json``."""
-    atomic_write(folder / "artifacts.json", lock.to_json())
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"not UTF-8: {error}", where=path) from error
 
 
 def _first_line(error: Exception) -> str:
