@@ -1,0 +1,221 @@
+"""The Python sources of one SGLang release: from a wheel, an environment, or any tree of files. Nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import os
+import re
+import tokenize
+import warnings
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from stack_builder.errors import IntegrityError, UsageError
+from stack_builder.trees import FileTree
+from stack_builder.wheels.archive import WheelArchive
+
+PACKAGE = "sglang"
+SERVER_ARGS = "sglang/srt/server_args.py"
+MAX_FILES = 50_000  # sglang 0.5.23 has 4,719 Python files
+MAX_SOURCE = 4 << 20  # bytes of one file; the largest of 0.5.9 to 0.5.23 has 0.4 MiB
+MAX_WHEEL = 1 << 30  # bytes; 0.5.23 has 39 MB
+MAX_LINE = 200_000  # characters; deeply nested expressions live on one line
+_DIST_INFO = re.compile(r"^sglang-(?P<version>[^/]+)\.dist-info$")
+
+
+class SourceError(IntegrityError):
+    """A source file cannot be read as Python."""
+
+
+class _Files(Protocol):
+    """Where bytes come from: relative POSIX paths below site-packages."""
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        """Path and size of every file below ``sglang/`` and of the names of ``sglang-*.dist-info``."""
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one file."""
+
+
+class SourceTree:
+    """Python sources of one release, parsed on demand and at most once.
+
+    Attributes:
+        version: as the ``dist-info`` folder says, else as ``sglang/version.py`` or ``_version.py`` says.
+        identity: sha256 that changes whenever a source changes; the key of the cache. None where none is cheap.
+        where: the wheel or folder, for messages.
+    """
+
+    def __init__(self, files: _Files, *, where: object, identity: str | None) -> None:
+        self._files = files
+        self.where = str(where)
+        self.identity = identity
+        self._sizes: dict[str, int] = {}
+        dist_info = None
+        for name, size in files.names():
+            top = name.split("/", 1)[0]
+            match = _DIST_INFO.match(top)
+            dist_info = match["version"] if match else dist_info
+            if top == PACKAGE and name.endswith(".py"):
+                self._sizes[name] = size
+            if len(self._sizes) > MAX_FILES:
+                raise IntegrityError(f"more than {MAX_FILES} Python files", where=where)
+        if SERVER_ARGS not in self._sizes:
+            raise UsageError(f"holds no SGLang: {SERVER_ARGS} is missing", where=where)
+        self.version = dist_info or self._version_in_source()
+        self._modules: dict[str, ast.Module] = {}
+
+    def has(self, path: str) -> bool:
+        """Whether there is such a file."""
+        return path in self._sizes
+
+    def paths(self, under: str) -> tuple[str, ...]:
+        """Python files below a folder such as ``sglang/srt/models``, sorted."""
+        prefix = under.rstrip("/") + "/"
+        return tuple(sorted(name for name in self._sizes if name.startswith(prefix)))
+
+    def read(self, path: str) -> bytes:
+        """The bytes of one Python file.
+
+        Raises:
+            SourceError: larger than :data:`MAX_SOURCE`, or the wheel is damaged.
+        """
+        size = self._sizes[path]
+        if size > MAX_SOURCE:
+            raise SourceError(f"{path} has {size} bytes, more than a source file may have", where=self.where)
+        return self._files.read(path)
+
+    def module(self, path: str) -> ast.Module:
+        """The syntax tree of one file.
+
+        Raises:
+            SourceError: it is not Python.
+        """
+        if path not in self._modules:
+            self._modules[path] = parse(self.read(path), f"{self.where}: {path}")
+        return self._modules[path]
+
+    def find_module(self, dotted: str) -> str | None:
+        """The file of a module such as ``sglang.srt.utils``; None where the package has none."""
+        base = dotted.replace(".", "/")
+        return next((p for p in (f"{base}.py", f"{base}/__init__.py") if p in self._sizes), None)
+
+    def _version_in_source(self) -> str:
+        for name in ("sglang/_version.py", "sglang/version.py"):
+            if name in self._sizes:
+                match = re.search(rb"""^(?:__)?version(?:__)?\s*=.*?['"]([0-9][^'"]*)['"]""", self.read(name), re.M)
+                if match:
+                    return match[1].decode("ascii", "replace")
+        raise UsageError("does not say which version of SGLang it is", where=self.where)
+
+
+def parse(source: bytes, where: object) -> ast.Module:
+    """Parse Python source that may be hostile.
+
+    Raises:
+        SourceError: a syntax error, a null byte, or nesting deeper than the parser bears.
+    """
+    if len(source) > MAX_LINE and max(map(len, source.split(b"\n"))) > MAX_LINE:
+        raise SourceError(f"a line longer than {MAX_LINE} characters", where=where)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in the file read are no concern of ours
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise SourceError(f"not readable as Python: {str(error).splitlines()[0]}", where=where) from error
+
+
+def segment(source: bytes, node: ast.AST) -> str:
+    """The text of a node, on one line, for evidence."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    text = ast.get_source_segment(source.decode(encoding, "replace"), node) or ""
+    return " ".join(text.split())
+
+
+def from_wheel(path: Path, *, sha256: str | None = None) -> SourceTree:
+    """Read a wheel file.
+
+    Args:
+        path: the wheel.
+        sha256: of its bytes, where already verified (a lock); computed otherwise.
+
+    Raises:
+        IntegrityError: not a zip file, or damaged.
+        UsageError: a wheel without SGLang.
+    """
+    if path.stat().st_size > MAX_WHEEL:
+        raise IntegrityError(f"larger than {MAX_WHEEL} bytes", where=path)
+    content = path.read_bytes()
+    identity = sha256 or hashlib.sha256(content).hexdigest()
+    return SourceTree(_Wheel(content, path.name), where=path.name, identity=identity)
+
+
+def from_directory(site_packages: Path) -> SourceTree:
+    """Read ``site-packages`` of an environment, or an unpacked wheel."""
+    files = _Directory(site_packages)
+    return SourceTree(files, where=site_packages, identity=files.identity())
+
+
+def from_tree(tree: FileTree, site_packages: str, *, where: object, identity: str | None = None) -> SourceTree:
+    """Read below ``site_packages`` of a tree of files, such as an image."""
+    return SourceTree(_Tree(tree, site_packages), where=where, identity=identity)
+
+
+class _Wheel:
+    def __init__(self, content: bytes, filename: str) -> None:
+        self._archive = WheelArchive(io.BytesIO(content), filename)
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        for entry in self._archive.files():
+            yield entry.name, entry.size
+
+    def read(self, name: str) -> bytes:
+        entry = self._archive.find(name)
+        assert entry is not None, name
+        return self._archive.read(entry, MAX_SOURCE)
+
+
+class _Directory:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        for path, status in self._walk():
+            yield path, status.st_size
+
+    def read(self, name: str) -> bytes:
+        return (self._root / PurePosixPath(name)).read_bytes()
+
+    def identity(self) -> str:
+        """From names, sizes and change times: a file cannot be altered without its ctime moving."""
+        lines = (f"{name} {status.st_size} {status.st_ctime_ns}\n" for name, status in self._walk())
+        return hashlib.sha256(f"{self._root.resolve()}\n{''.join(lines)}".encode()).hexdigest()
+
+    def _walk(self) -> Iterator[tuple[str, os.stat_result]]:
+        for folder in sorted(self._root.glob("sglang-*.dist-info")):
+            yield f"{folder.name}/METADATA", folder.stat()
+        for base, folders, files in os.walk(self._root / PACKAGE):
+            folders.sort()
+            for file in sorted(files):
+                path = Path(base, file)
+                if file.endswith(".py") and not path.is_symlink():
+                    yield path.relative_to(self._root).as_posix(), path.stat()
+
+
+class _Tree:
+    def __init__(self, tree: FileTree, site_packages: str) -> None:
+        self._tree = tree
+        self._root = site_packages.rstrip("/")
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        for entry in self._tree.entries(self._root):
+            name = entry.path.removeprefix(self._root + "/")
+            if entry.link is None and name.startswith((f"{PACKAGE}/", f"{PACKAGE}-")):
+                yield name, entry.size
+
+    def read(self, name: str) -> bytes:
+        with self._tree.open(f"{self._root}/{name}") as view:
+            return bytes(view[: MAX_SOURCE + 1])
