@@ -38,3 +38,13 @@ def cache() -> Path:
     from platformdirs import user_cache_path  # not needed by --help
 
     return user_cache_path("stackb")
+
+
+def state() -> Path:
+    """What must outlive the cache: running servers, the experiment log. ``STACKB_STATE_DIR`` names another place."""
+    override = os.environ.get("STACKB_STATE_DIR")
+    if override:
+        return Path(override)
+    from platformdirs import user_state_path  # not needed by --help
+
+    return user_state_path("stackb")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from stack_builder.serve.processes import ProcessId, end_session, listener, sess
 
 STOP_PATIENCE = 30.0  # seconds; a server with CUDA graphs took 5-6 s on an H200
 _SHARED_MEMORY = "32g"  # NCCL and SGLang's own queues; Docker's default of 64 MB ends in "bus error"
-_INSIDE = "/stackb"
 
 
 class Server(Protocol):
@@ -182,9 +180,8 @@ class DockerLauncher:
 
     def launch(self, plan: LaunchPlan, log: Path) -> Server:
         """See :class:`Launcher`."""
-        import docker.errors
-
         import docker
+        import docker.errors
 
         log.parent.mkdir(parents=True, exist_ok=True)
         for mount in plan.mounts:
@@ -210,7 +207,6 @@ class DockerLauncher:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        time.sleep(0)  # let the pump start before the first read of the log
         return DockerServer(container, pump)
 
 

@@ -39,10 +39,11 @@ class Request:
         spec: with or without speculation.
         model: folder or hub name of the target model.
         draft: folder or hub name of the draft model; required by ``eagle3``.
-        adaptive: file for ``--speculative-adaptive-config``.
+        adaptive: absolute path of the file for ``--speculative-adaptive-config``.
         host: address to bind.
         port: TCP port.
         api_key: required of clients; reaches the server by its arguments, and no log, report or receipt.
+        insecure: the user insists on a public address without a key.
         extra: SGLang arguments after ``--``; they win over the stack's own.
     """
 
@@ -54,6 +55,7 @@ class Request:
     host: str = "127.0.0.1"
     port: int = 30000
     api_key: str | None = None
+    insecure: bool = False
     extra: tuple[str, ...] = ()
 
 
@@ -154,7 +156,7 @@ def _own_arguments(request: Request, mounts: Sequence[Mount]) -> dict[str, Scala
         arguments["--speculative-draft-model-path"] = _inside(request.draft or "", mounts)
         if request.adaptive is not None:
             arguments["--speculative-adaptive"] = True
-            arguments["--speculative-adaptive-config"] = _inside(str(request.adaptive.absolute()), mounts)
+            arguments["--speculative-adaptive-config"] = _inside(str(request.adaptive), mounts)
     elif request.adaptive is not None:
         raise UsageError("adaptive speculation needs --spec eagle3", where="--adaptive")
     return arguments
@@ -165,7 +167,7 @@ def _environment(request: Request) -> dict[str, str]:
 
 
 def _check_address(request: Request) -> None:
-    if request.api_key:
+    if request.api_key or request.insecure:
         return
     try:
         loopback = request.host == "localhost" or ipaddress.ip_address(request.host).is_loopback

@@ -1,0 +1,199 @@
+"""``stackb serve``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stack_builder import progress, resources
+from stack_builder.cli.output import Format, emit, write
+from stack_builder.errors import ExitCode, UsageError
+from stack_builder.serve import registry, session
+from stack_builder.serve.launchers import DockerLauncher, Launcher, LocalLauncher, container_options
+from stack_builder.serve.plan import LaunchPlan, Mount, Request, make_plan, workspace
+from stack_builder.stack import spec as stacks
+from stack_builder.stack.spec import ServeProfile
+
+_PYTHON_IN_IMAGE = "/opt/venv/bin/python3"
+_MAX_KEY_FILE = 4096  # bytes
+
+
+class Spec(StrEnum):
+    """Choices of ``--spec``."""
+
+    EAGLE3 = "eagle3"
+    NONE = "none"
+
+
+class Where(StrEnum):
+    """Choices of ``--in``."""
+
+    DOCKER = "docker"
+    LOCAL = "local"
+
+
+def command(
+    stack: Annotated[
+        str | None, typer.Argument(help="Stack by name or folder; its profile gives the defaults.")
+    ] = None,
+    extra: Annotated[
+        list[str] | None, typer.Argument(metavar="-- [SGLANG ARGS]...", help="Win over the stack's.")
+    ] = None,
+    spec: Annotated[Spec, typer.Option(help="With or without speculation.")] = Spec.EAGLE3,
+    model: Annotated[str | None, typer.Option(help="Folder or hub name of the target model.")] = None,
+    draft: Annotated[str | None, typer.Option(help="Folder or hub name of the EAGLE-3 draft.")] = None,
+    adaptive: Annotated[Path | None, typer.Option(help="Adaptive speculation by this JSON (stackb policy).")] = None,
+    where: Annotated[
+        Where, typer.Option("--in", help="In the stack's image, or a virtual environment.")
+    ] = Where.DOCKER,
+    venv: Annotated[Path | None, typer.Option(help="With --in local: the environment; default $VIRTUAL_ENV.")] = None,
+    image: Annotated[str | None, typer.Option(help="With --in docker: the image; default stackb/STACK.")] = None,
+    gpus: Annotated[str, typer.Option(help="With --in docker: all, none, or numbers such as 0,1.")] = "all",
+    host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 30000,
+    api_key_file: Annotated[Path | None, typer.Option(help="Clients must send the key in this file.")] = None,
+    insecure: Annotated[bool, typer.Option(help="Bind a public address without a key.")] = False,
+    patience: Annotated[float, typer.Option(help="Seconds of silence after which a start has failed.")] = 600.0,
+    skip_preflight: Annotated[bool, typer.Option(help="Start whatever the checks say; they still run.")] = False,
+    detach: Annotated[bool, typer.Option(help="Return once the server is ready and leave it running.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="List the servers that run, and nothing else.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the server on --port, and nothing else.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print command, environment and mounts.")] = False,
+    format: Annotated[Format, typer.Option(help="Of the reports.")] = Format.TEXT,  # noqa: A002
+) -> None:
+    """Launch an SGLang server, wait until it is ready, and show what is active in it."""
+    if status:
+        raise typer.Exit(_status())
+    if stop:
+        raise typer.Exit(_stop(port))
+    words = [*([stack] if stack and stack.startswith("-") else []), *(extra or [])]
+    folder = stacks.find(None if stack and stack.startswith("-") else stack)
+    if model is None:
+        raise UsageError("no model was given", where="--model", fix="give a folder or a hub name")
+    loaded = stacks.load(folder)
+    request = Request(
+        stack=loaded.stack.name,
+        spec=spec.value,
+        model=_local(model),
+        draft=None if draft is None else _local(draft),
+        adaptive=None if adaptive is None else adaptive.absolute(),
+        host=host,
+        port=port,
+        api_key=_key(api_key_file),
+        insecure=insecure,
+        extra=tuple(words),
+    )
+    profile = loaded.serve.get(spec.value, ServeProfile(args={}))
+    if where is Where.LOCAL:
+        launcher: Launcher = LocalLauncher()
+        plan = make_plan(request, profile, python=_interpreter(venv), mounts=(_workspace_mount(request.stack, None),))
+        engine_options = None
+    else:
+        reference = image or f"stackb/{request.stack}"
+        launcher = DockerLauncher(reference, gpus=gpus)
+        plan = make_plan(request, profile, python=_PYTHON_IN_IMAGE, mounts=_container_mounts(request))
+        engine_options = container_options(plan, reference, gpus)
+    if dry_run:
+        _print_plan(plan, engine_options)
+        return
+    raise typer.Exit(_serve(plan, launcher, patience=patience, detach=detach, format=format))
+
+
+def _serve(plan: LaunchPlan, launcher: Launcher, *, patience: float, detach: bool, format: Format) -> ExitCode:  # noqa: A002
+    log = resources.state() / "servers" / f"{plan.request.port}.log"
+    try:
+        started = session.start(plan, launcher, log, patience=patience, progress=progress.for_terminal())
+    except session.StartFailedError as error:
+        emit(error.report, format)
+        return ExitCode.FINDINGS
+    code = emit(started.report, format)
+    if detach:
+        return code
+    ended = session.attach(started, plan, log)
+    if ended is None:
+        return ExitCode.INTERRUPTED
+    emit(ended, format)
+    return ExitCode.FINDINGS
+
+
+def _status() -> ExitCode:
+    lines = []
+    for entry in registry.entries():
+        server = entry.server()
+        state = "running" if server is not None and server.alive else "gone"
+        lines.append(f"{entry.port}\t{state}\t{entry.stack}\t{entry.kind}\t{entry.url}\t{entry.log}\n")
+    write("".join(lines))
+    if not lines:
+        sys.stderr.write("no server was started, or all were stopped\n")
+    return ExitCode.CLEAN
+
+
+def _stop(port: int) -> ExitCode:
+    entry = next((entry for entry in registry.entries() if entry.port == port), None)
+    if entry is None:
+        raise UsageError("stackb started no server there", where=f"port {port}", fix="see stackb serve --status")
+    server = entry.server()
+    killed = () if server is None else session.stop(server, port)
+    registry.forget(port)
+    left = f"; {len(killed)} processes had to be killed" if killed else ""
+    sys.stderr.write(f"stopped the server on port {port}{left}\n")
+    return ExitCode.CLEAN
+
+
+def _local(model: str) -> str:
+    """Make a folder's path absolute; a hub name stays."""
+    return str(Path(model).absolute()) if Path(model).is_dir() else model
+
+
+def _key(path: Path | None) -> str | None:
+    if path is None:
+        return os.environ.get("STACKB_API_KEY") or None
+    key = path.read_bytes()[:_MAX_KEY_FILE].decode(errors="replace").strip()
+    if not key or not key.isprintable():
+        raise UsageError("holds no key", where=path, fix="write the key on its first line")
+    return key
+
+
+def _interpreter(venv: Path | None) -> str:
+    folder = venv or (Path(os.environ["VIRTUAL_ENV"]) if os.environ.get("VIRTUAL_ENV") else None)
+    if folder is None:
+        raise UsageError("no virtual environment is active", where="--in local", fix="give --venv DIR")
+    python = folder / "bin" / "python3"
+    if not python.exists():
+        raise UsageError("is no virtual environment: it has no bin/python3", where=folder, fix="give another --venv")
+    return str(python.absolute())
+
+
+def _workspace_mount(stack: str, inside: str | None) -> Mount:
+    folder = workspace(stack)
+    return Mount(folder, inside or str(folder), read_only=False)
+
+
+def _container_mounts(request: Request) -> tuple[Mount, ...]:
+    """The JIT cache, writable, and each local model, read-only, at the paths they have on the host."""
+    folders = [Path(name) for name in (request.model, request.draft) if name and Path(name).is_dir()]
+    if request.adaptive is not None:
+        folders.append(request.adaptive.parent)
+    mounts = [Mount(folder, str(folder)) for folder in dict.fromkeys(folders)]
+    return (*mounts, _workspace_mount(request.stack, None))
+
+
+def _print_plan(plan: LaunchPlan, engine_options: dict[str, object] | None) -> None:
+    import json
+
+    shown: dict[str, object] = {
+        "command": list(plan.masked_argv()),
+        "environment": dict(plan.env),
+        "mounts": [
+            {"host": str(mount.host), "inside": mount.inside, "read_only": mount.read_only} for mount in plan.mounts
+        ],
+        "reasons": dict(plan.reasons),
+    }
+    if engine_options is not None:
+        shown["container"] = {**engine_options, "command": list(plan.masked_argv())}
+    write(json.dumps(shown, indent=1, sort_keys=True) + "\n")

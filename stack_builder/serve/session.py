@@ -1,0 +1,176 @@
+"""One server from launch to end: ready, proven, attached, stopped; explained when it dies."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from stack_builder.diagnose.explain import explain_file
+from stack_builder.diagnose.running import RunningFacts, activity, judge_running
+from stack_builder.errors import MachineError
+from stack_builder.progress import Progress
+from stack_builder.report import Finding, Report, Target
+from stack_builder.report.model import Json
+from stack_builder.report.text import printable
+from stack_builder.serve import registry
+from stack_builder.serve.activity import collect
+from stack_builder.serve.client import ServerClient
+from stack_builder.serve.launchers import Launcher, Server
+from stack_builder.serve.plan import LaunchPlan
+from stack_builder.serve.processes import listener
+from stack_builder.serve.readiness import LogTail, Readiness, ServerDiedError, wait_ready
+
+_POLL = 0.25  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A server that is ready, and what it showed."""
+
+    server: Server
+    readiness: Readiness
+    facts: RunningFacts
+    report: Report
+
+
+class StartFailedError(MachineError):
+    """The server did not become ready; carries the report that explains it."""
+
+    def __init__(self, what: str, report: Report, *, where: object = None, fix: str | None = None) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.report = report
+
+
+def start(plan: LaunchPlan, launcher: Launcher, log: Path, *, patience: float, progress: Progress) -> Started:
+    """Launch, wait until ready, and collect what is active.
+
+    On every way out but success the server and all its children are gone.
+
+    Raises:
+        StartFailedError: it died or went silent; its report holds the cause.
+        MachineError: the port is taken, the interpreter or the engine is missing.
+    """
+    port = plan.request.port
+    check_port(port)
+    server = launcher.launch(plan, log)
+    entry = registry.entry_for(server, stack=plan.request.stack, url=plan.url, port=port, log=log, command=plan.shell())
+    registry.write(entry)
+    try:
+        with ServerClient(plan.url, api_key=plan.request.api_key) as client:
+            readiness = wait_ready(server, client, log, port=port, patience=patience, progress=progress)
+            progress.note(f"ready after {readiness.seconds:.1f} s; measuring what is active …")
+            facts = collect(client, plan, log)
+    except BaseException as error:
+        stop(server, port)
+        if isinstance(error, ServerDiedError | MachineError):
+            report = _explained("RUN007", str(error), plan, log)
+            raise StartFailedError(error.what, report, where=error.where, fix=error.fix) from error
+        raise
+    return Started(server, readiness, facts, running_report(plan, facts, readiness))
+
+
+def check_port(port: int) -> None:
+    """Refuse a port that somebody listens on.
+
+    Raises:
+        MachineError: names the process, where it can be seen.
+    """
+    owner = listener(port)
+    if owner is not None:
+        by = f"process {owner}" if owner else "a process of another user"
+        raise MachineError(f"already in use by {by}", where=f"port {port}", fix="stop it or choose another --port")
+
+
+def attach(started: Started, plan: LaunchPlan, log: Path) -> Report | None:
+    """Stream the log until the server ends or the user interrupts.
+
+    Returns:
+        None after SIGINT or SIGTERM (the server was stopped), else the report on why it ended.
+    """
+    lines = LogTail(log)
+    try:
+        with _terminate_as_interrupt():
+            while started.server.alive:
+                _show(lines)
+                time.sleep(_POLL)
+        _show(lines)
+    except KeyboardInterrupt:
+        stop(started.server, plan.request.port)
+        return None
+    code = started.server.exit_code
+    stop(started.server, plan.request.port)
+    ending = "its process is gone" if code is None else f"exit code {code}" if code >= 0 else f"signal {-code}"
+    return _explained("RUN006", ending, plan, log)
+
+
+def stop(server: Server, port: int) -> tuple[int, ...]:
+    """Stop a server with all its children and forget it; gives the pids that had to be killed."""
+    # A second Ctrl-C must not leave half a server behind.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        killed = server.stop()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    registry.forget(port)
+    return killed
+
+
+def running_report(plan: LaunchPlan, facts: RunningFacts, readiness: Readiness) -> Report:
+    """Requested against active, as a report."""
+    length = None if facts.acceptance is None else facts.acceptance.length
+    shown: dict[str, Json] = {
+        "url": plan.url,
+        "ready_after_s": round(readiness.seconds, 1),
+        "speculation": plan.request.spec,
+        "accept_length": None if length is None else round(length, 3),
+        "max_running_requests": facts.limit,
+        "attention_backend": facts.resolved.get("attention_backend"),
+        "activity": [
+            {"feature": row.feature.id, "requested": row.requested, "state": row.state.value, "evidence": row.evidence}
+            for row in activity(facts)
+        ],
+    }
+    return Report(Target("server", plan.url), findings=judge_running(facts), facts=shown)
+
+
+def _explained(rule: str, ending: str, plan: LaunchPlan, log: Path) -> Report:
+    from stack_builder.diagnose import catalogue
+
+    explained = explain_file(log)
+    head = catalogue.finding(rule, detail=ending, object=str(log), cause=_cause(explained.findings))
+    return Report(
+        Target("server", plan.url),
+        findings=(head, *explained.findings),
+        skipped=explained.skipped,
+        facts={"log": str(log), "command": plan.shell(), **explained.facts},
+    )
+
+
+def _cause(findings: tuple[Finding, ...]) -> str | None:
+    return next((finding.cause for finding in findings if finding.cause), None)
+
+
+def _show(lines: LogTail) -> None:
+    for line in lines.new():
+        sys.stderr.write(printable(line) + "\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM end an attached server as Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
