@@ -6,10 +6,15 @@ Stages take a :class:`Progress` and know nothing of terminals; tests pass :class
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:  # rich is not needed by --help
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
 
 
 class Task(Protocol):
@@ -81,29 +86,68 @@ class _LineTask:
 
 
 class Bars:
-    """Bars on a terminal."""
+    """Bars on a terminal, one below the other where several tasks run at once; threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bars: RichProgress | None = None
+        self._open = 0
 
     @contextmanager
     def task(self, label: str, total: int | None = None, *, unit: str = "bytes") -> Iterator[Task]:
         """See :class:`Progress`."""
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TransferSpeedColumn
-        from rich.progress import Progress as RichProgress
-
-        counts = (DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else (MofNCompleteColumn(),)
-        columns = (TextColumn("{task.description}"), BarColumn(), *counts)
-        with RichProgress(*columns, console=Console(stderr=True), transient=True) as bars:
-            handle = bars.add_task(label, total=total)
-
-            class _Bar:
-                def advance(self, amount: int) -> None:
-                    bars.advance(handle, amount)
-
-            yield _Bar()
+        bars = self._enter()
+        handle = bars.add_task(label, total=total, amount="")
+        try:
+            yield _BarTask(bars, handle, total, unit)
+        finally:
+            bars.remove_task(handle)
+            self._leave()
 
     def note(self, text: str) -> None:
         """See :class:`Progress`."""
         print(text, file=sys.stderr, flush=True)  # noqa: T201 - see Lines.note
+
+    def _enter(self) -> RichProgress:
+        """Give the one live display, started with the first task: a terminal holds no second one."""
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        with self._lock:
+            if self._bars is None:
+                columns = (
+                    TextColumn("{task.description}", markup=False),
+                    BarColumn(),
+                    TextColumn("{task.fields[amount]}"),
+                )
+                self._bars = RichProgress(*columns, console=Console(stderr=True), transient=True)
+                self._bars.start()
+            self._open += 1
+            return self._bars
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open == 0 and self._bars is not None:
+                self._bars.stop()
+                self._bars = None
+
+
+class _BarTask:
+    def __init__(self, bars: RichProgress, handle: TaskID, total: int | None, unit: str) -> None:
+        self._bars, self._handle, self._total, self._unit = bars, handle, total, unit
+        self._done, self._started = 0, time.monotonic()
+
+    def advance(self, amount: int) -> None:
+        self._done += amount
+        text = amount_text(self._done, self._unit)
+        if self._total:
+            text += f" of {amount_text(self._total, self._unit)}"
+        if self._unit == "bytes":
+            seconds = max(time.monotonic() - self._started, 0.1)
+            text += f", {amount_text(int(max(self._done, 0) / seconds), 'bytes')}/s"
+        self._bars.update(self._handle, completed=self._done, amount=text)
 
 
 def for_terminal() -> Progress:

@@ -1,0 +1,63 @@
+"""``stackb fetch``: the wheels of a lock into the content-addressed store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stack_builder import progress
+from stack_builder.cli.output import write
+from stack_builder.stack import lock as lock_file
+from stack_builder.stack import spec as stack_file
+from stack_builder.wheels.fetch import DEFAULT_JOBS, Fetched, Network, Source, fetch
+from stack_builder.wheels.http import Http
+from stack_builder.wheels.index import indexes_of
+from stack_builder.wheels.store import Store
+
+_SAID = {Source.STORE: "already there", Source.FOLDER: "from the folder", Source.INDEX: "downloaded"}
+
+
+def command(
+    stack: Annotated[
+        str | None, typer.Argument(help="Name or folder of a stack; the default stack if left out.")
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Use no network; fail if a wheel is missing.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Look for wheels in this folder and below first.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=32, help="Downloads at a time.")] = DEFAULT_JOBS,
+    print_paths: Annotated[
+        bool, typer.Option("--print-paths", help="Print the path of every wheel, in the order of the lock.")
+    ] = False,
+) -> None:
+    """Download the wheels of a lock into the content-addressed store.
+
+    Every wheel is checked against the lock's sha256 while it arrives. A fetch that was interrupted goes on where it
+    ended, and two at once share the work. STACKB_CACHE_DIR names another place for the store.
+    """
+    place = stack_file.find(stack)
+    spec, lock = stack_file.load(place), lock_file.load(place)
+    store, said = Store(), progress.for_terminal()
+    with Http() as http:
+        done = fetch(
+            lock,
+            store,
+            network=None if offline else lambda: Network(http, indexes_of(spec, http)),
+            folder=folder,
+            jobs=jobs,
+            progress=said,
+        )
+    said.note(_summary(lock.stack, done, store))
+    if print_paths:
+        write("".join(f"{wheel.path}\n" for wheel in done))
+
+
+def _summary(stack: str, done: tuple[Fetched, ...], store: Store) -> str:
+    sizes = sum(wheel.path.stat().st_size for wheel in done)
+    counts = Counter(wheel.source for wheel in done)
+    parts = ", ".join(f"{counts[source]} {text}" for source, text in _SAID.items() if counts[source])
+    total = progress.amount_text(sizes, "bytes")
+    return f"{stack}: {len(done)} wheels, {total}, all hashes right ({parts or 'none'}). Store: {store.root}"
