@@ -21,7 +21,10 @@ COMMANDS = {
     "verify": "Rebuild an image from its receipt and compare.",
     "doctor": "Check that torch, kernels and CUDA libraries of a target fit together.",
     "explain": "Read an error text or a server log: cause, evidence, fix.",
+    "patch": "List, judge, apply and take back patches of installed packages.",
     "rules": "Show the catalogue of rules.",
+    "serve": "Launch an SGLang server, wait until it is ready, and show what is active in it.",
+    "probe": "Run small programs in a target's own interpreter: what is mapped, what compiles, what runs.",
     "schema": "Print a JSON schema.",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,29 +14,23 @@ from stack_builder.patchset.distribution import Distribution
 
 MAX_FILE = 64 << 20  # bytes; RECORD and modules are far smaller
 
-_FOLDERS = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "local/lib/python3*/dist-packages")
-_DEBIAN = "lib/python3/dist-packages"
+_FOLDERS = (
+    "lib/python3*/site-packages",
+    "lib64/python3*/site-packages",
+    "local/lib/python3*/dist-packages",  # Debian's: what pip installs
+    "lib/python3/dist-packages",  # Debian's: what apt installs
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
-    """One installed distribution.
+class Site:
+    """One folder of installed packages.
 
     Attributes:
-        root: the folder that holds its packages and its ``.dist-info``; real, links followed.
-        name: normalised.
-        version: as its ``.dist-info`` says.
-        dist_info: name of that folder.
+        root: the folder, real, links followed.
     """
 
     root: Path
-    name: str
-    version: str
-    dist_info: str
-
-    def distribution(self) -> Distribution:
-        """Its files as they are from now on; nothing is read yet."""
-        return Distribution(self.name, self.version, self.dist_info, self.read)
 
     def read(self, path: str) -> bytes:
         """The bytes of a path below :attr:`root`.
@@ -64,39 +59,42 @@ class Installed:
             )
         return file
 
+    def distributions(self) -> dict[str, Distribution]:
+        """What is installed, by normalised name. Reads as the files are from now on.
 
-def find(target: TargetSpec, name: str) -> Installed:
-    """Find one distribution of a ``venv:`` or ``python:`` target.
+        Raises:
+            UsageError: a distribution is there in two versions.
+        """
+        found: dict[str, Distribution] = {}
+        for folder in sorted(self.root.glob("*.dist-info")):
+            name, _, version = folder.name.removesuffix(".dist-info").partition("-")
+            key = canonicalize_name(name)
+            if key in found:
+                what = f"{key} is installed twice: {found[key].version} and {version}"
+                raise UsageError(what, where=self.root, fix="reinstall it")
+            found[key] = Distribution(key, version, folder.name, self.read)
+        return found
+
+
+def find(target: TargetSpec, names: Set[str]) -> Site:
+    """Find the folder of a ``venv:`` or ``python:`` target that holds a distribution of ``names``.
 
     Raises:
-        UsageError: another kind of target, or the distribution is there not once.
-    """
-    installed = [one for one in scan(target) if one.name == name]
-    if not installed:
-        raise UsageError(f"{name} is not installed", where=target.value, fix=f"install {name} or name another target")
-    if len(installed) > 1:
-        places = ", ".join(f"{one.root / one.dist_info}" for one in installed)
-        raise UsageError(f"{name} is installed {len(installed)} times: {places}", fix="remove all but one")
-    return installed[0]
-
-
-def scan(target: TargetSpec) -> list[Installed]:
-    """All distributions of a ``venv:`` or ``python:`` target, sorted by name.
-
-    Raises:
-        UsageError: another kind of target.
+        UsageError: another kind of target; no folder holds one, or several do.
     """
     if target.kind not in ("venv", "python"):
         raise UsageError(
             f"patches are carried out in venv:DIR and python:EXE, not in {target.kind}:",
             fix="give an image its patches with [patches] in stack.toml and stackb build",
         )
-    # A virtual environment's interpreter is a link: its folder counts, not what the link leads to.
+    # A virtual environment's interpreter is a link: its own folder counts, not what the link leads to.
     prefix = target.path.absolute().parent.parent if target.kind == "python" else target.path
-    roots = {folder.resolve() for pattern in (*_FOLDERS, _DEBIAN) for folder in prefix.glob(pattern)}
-    found = []
-    for root in roots:
-        for folder in root.glob("*.dist-info"):
-            name, _, version = folder.name.removesuffix(".dist-info").partition("-")
-            found.append(Installed(root, canonicalize_name(name), version, folder.name))
-    return sorted(found, key=lambda one: (one.name, str(one.root)))
+    roots = sorted({folder.resolve() for pattern in _FOLDERS for folder in prefix.glob(pattern)})
+    sites = [site for site in map(Site, roots) if not names.isdisjoint(site.distributions())]
+    if not sites:
+        wanted = " or ".join(sorted(names))
+        raise UsageError(f"{wanted} is not installed", where=target.value, fix="install it or name another target")
+    if len(sites) > 1:
+        places = " and ".join(str(site.root) for site in sites)
+        raise UsageError(f"installed in {places}", where=target.value, fix="remove all but one")
+    return sites[0]

@@ -1,6 +1,6 @@
 """Several files replaced as one step, whatever ends the process.
 
-New bytes are written beside the distribution's metadata, then a journal is renamed into place: that is the moment of
+New bytes are written to a folder beside the packages, then a journal is renamed into place: that is the moment of
 commit. Before it nothing has changed and a later run discards what is there; after it a later run finishes the work
 (:func:`recover`). No file is written in place: a file may be a hard link into a package cache.
 """
@@ -21,10 +21,10 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from stack_builder.errors import IntegrityError, MachineError
 from stack_builder.files import atomic_write, fsync_directory
-from stack_builder.patch.site import Installed
+from stack_builder.patch.site import Site
 from stack_builder.stack.spec import Sha256
 
-_FOLDER = "stackb.journal"
+_FOLDER = ".stackb-journal"
 _JOURNAL = "journal.json"
 
 _Path = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][^/\x00]*(/[A-Za-z0-9_][^/\x00]*)*$")]
@@ -48,29 +48,30 @@ class _Journal(_Model):
 
 
 @contextmanager
-def exclusive(installed: Installed) -> Iterator[None]:
-    """Keep other runs of this tool off the distribution for the time of the context.
+def exclusive(site: Site) -> Iterator[None]:
+    """Keep other runs of this tool off the folder for the time of the context.
 
     Raises:
         MachineError: one is at work there.
     """
-    handle = os.open(installed.root / installed.dist_info, os.O_RDONLY | os.O_DIRECTORY)
+    handle = os.open(site.root, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            what = "another stackb patch is at work there"
+            raise MachineError(what, where=site.root, fix="wait for it to end") from error
         yield
-    except BlockingIOError as error:
-        where = installed.root / installed.dist_info
-        raise MachineError("another stackb patch is at work there", where=where, fix="wait for it to end") from error
     finally:
         os.close(handle)
 
 
-def pending(installed: Installed) -> bool:
+def pending(site: Site) -> bool:
     """Has a run been interrupted after its commit, so that old and new files may lie side by side?"""
-    return (_folder(installed) / _JOURNAL).is_file()
+    return (_folder(site) / _JOURNAL).is_file()
 
 
-def recover(installed: Installed) -> bool:
+def recover(site: Site) -> bool:
     """Finish a run that was interrupted after its commit, discard one that was interrupted before.
 
     Returns:
@@ -79,15 +80,15 @@ def recover(installed: Installed) -> bool:
     Raises:
         IntegrityError: a file has been changed by hand since, or the journal is damaged; nothing is touched then.
     """
-    if pending(installed):
-        _finish(installed)
+    if pending(site):
+        _finish(site)
         return True
-    if _folder(installed).is_dir():
-        shutil.rmtree(_folder(installed))
+    if _folder(site).is_dir():
+        shutil.rmtree(_folder(site))
     return False
 
 
-def commit(installed: Installed, writes: Mapping[str, bytes], removes: tuple[str, ...]) -> None:
+def commit(site: Site, writes: Mapping[str, bytes], removes: tuple[str, ...]) -> None:
     """Give every path of ``writes`` its bytes and remove ``removes``: all of it, or nothing.
 
     Mode and owner of replaced files are kept. Call :func:`recover` first.
@@ -96,29 +97,29 @@ def commit(installed: Installed, writes: Mapping[str, bytes], removes: tuple[str
         OSError: the new files could not be written; nothing has changed.
         MachineError: the machine failed after the commit; the next run finishes.
     """
-    folder = _folder(installed)
+    folder = _folder(site)
     try:
         folder.mkdir()
-        steps = [_stage(installed, folder, number, path, data) for number, (path, data) in enumerate(writes.items())]
+        steps = [_stage(site, folder, number, path, data) for number, (path, data) in enumerate(writes.items())]
         fsync_directory(folder)
         atomic_write(folder / _JOURNAL, _Journal(replace=tuple(steps), remove=removes).model_dump_json())
     except BaseException:
-        if not pending(installed):
+        if not pending(site):
             shutil.rmtree(folder, ignore_errors=True)
         raise
     try:
-        _finish(installed)
+        _finish(site)
     except OSError as error:
         what = f"interrupted by an error: {error.strerror}"
         raise MachineError(what, where=error.filename, fix="remove its cause and run the same command again") from error
 
 
-def _folder(installed: Installed) -> Path:
-    return installed.root / installed.dist_info / _FOLDER
+def _folder(site: Site) -> Path:
+    return site.root / _FOLDER
 
 
-def _stage(installed: Installed, folder: Path, number: int, path: str, data: bytes) -> _Replace:
-    staged, target = folder / str(number), installed.locate(path)
+def _stage(site: Site, folder: Path, number: int, path: str, data: bytes) -> _Replace:
+    staged, target = folder / str(number), site.locate(path)
     before = None
     with staged.open("xb") as file:
         file.write(data)
@@ -142,31 +143,29 @@ def _keep_owner(handle: int, status: os.stat_result) -> None:
             raise
 
 
-def _finish(installed: Installed) -> None:
+def _finish(site: Site) -> None:
     """Do what the journal says and has not been done yet. Every step may have been done before."""
-    folder = _folder(installed)
+    folder = _folder(site)
     try:
         journal = _Journal.model_validate_json((folder / _JOURNAL).read_bytes())
     except ValidationError as error:
         raise IntegrityError(
-            "the journal of an interrupted run is damaged", where=folder, fix=_reinstall(installed)
+            "the journal of an interrupted run is damaged", where=folder, fix=_reinstall(site)
         ) from error
-    _check(installed, folder, journal)
-    touched = {folder.parent}
+    _check(site, folder, journal)
+    touched = {site.root}
     for path in journal.remove:
-        file = installed.locate(path)
+        file = site.locate(path)
         file.unlink(missing_ok=True)
         touched.add(file.parent)
     for step in journal.replace:
-        staged, file = folder / step.staged, installed.locate(step.path)
+        staged, file = folder / step.staged, site.locate(step.path)
         if staged.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             staged.replace(file)
         touched.add(file.parent)
-    store = folder.parent / "stackb"
-    for directory in (store / "originals", store):
-        touched.add(directory)
-        if directory.is_dir() and not any(directory.iterdir()):
+    for directory in sorted(touched, reverse=True):  # children before their parents
+        if directory != site.root and directory.is_dir() and not any(directory.iterdir()):
             directory.rmdir()
     for directory in touched:
         if directory.is_dir():
@@ -176,16 +175,16 @@ def _finish(installed: Installed) -> None:
     fsync_directory(folder.parent)
 
 
-def _check(installed: Installed, folder: Path, journal: _Journal) -> None:
+def _check(site: Site, folder: Path, journal: _Journal) -> None:
     """Stop before the first step where a file is neither the old nor the new one."""
     for step in journal.replace:
-        file = installed.locate(step.path)
+        file = site.locate(step.path)
         found = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
         wanted = (step.before, step.after) if (folder / step.staged).is_file() else (step.after,)
         if found not in wanted:
             what = "was changed after a run was interrupted"
-            raise IntegrityError(what, where=file, fix=_reinstall(installed))
+            raise IntegrityError(what, where=file, fix=_reinstall(site))
 
 
-def _reinstall(installed: Installed) -> str:
-    return f"remove {_folder(installed)} and reinstall {installed.name}=={installed.version}"
+def _reinstall(site: Site) -> str:
+    return f"remove {_folder(site)} and reinstall the patched packages"

@@ -7,8 +7,9 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -23,8 +24,15 @@ from stack_builder.stack.spec import Gpu, Name, Reason, Sha256, Specifier
 MAX_PATCH_FILE = 1 << 20  # bytes
 
 PatchId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=80)]
-Topology = Literal["pcie", "nvlink", "nvswitch"]
 Read = Callable[[str], bytes]  # a path relative to site-packages -> its bytes; FileNotFoundError where nothing is
+
+
+class Topology(StrEnum):
+    """How the GPUs of one host reach each other."""
+
+    PCIE = "pcie"
+    NVLINK = "nvlink"
+    NVSWITCH = "nvswitch"
 
 
 class _Model(BaseModel):
