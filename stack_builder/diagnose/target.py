@@ -1,0 +1,159 @@
+"""TARGET: what a command is asked to look at. Typed, not guessed.
+
+``stack:NAME``, ``venv:DIR``, ``python:EXE``, ``image:REF``, ``oci:DIR|TAR``, ``wheels:DIR``. A bare path or name is
+taken only where it has exactly one reading.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stack_builder import report
+from stack_builder.errors import UsageError
+from stack_builder.stack import spec
+
+FORMS = {
+    "stack": "stack:NAME",
+    "venv": "venv:DIR",
+    "python": "python:EXE",
+    "image": "image:REF",
+    "oci": "oci:DIR|TAR",
+    "wheels": "wheels:DIR",
+}
+HELP = f"What to check: {', '.join(FORMS.values())}; a bare path or name where it has only one reading."
+
+# A tag or a digest makes a name an image reference; without one it could as well be a mistyped path.
+# Grammar: github.com/distribution/reference, reduced to what a person types.
+_IMAGE = re.compile(r"[a-z0-9][\w.\-/]*(:\d+/[\w.\-/]+)?(:[\w][\w.-]{0,127}|@sha256:[0-9a-f]{64})")
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """A parsed TARGET.
+
+    Attributes:
+        kind: a key of :data:`FORMS`.
+        value: the name, reference or path, as given.
+    """
+
+    kind: str
+    value: str
+
+    @property
+    def path(self) -> Path:
+        """The value as a path, for the kinds that name one."""
+        return Path(self.value).expanduser()
+
+    def as_report_target(self) -> report.Target:
+        """The form that reports carry."""
+        return report.Target(self.kind, self.value)
+
+
+def parse(text: str | None, environ: Mapping[str, str] = os.environ) -> TargetSpec:
+    """Read a TARGET; None stands for the active virtual environment, else ``./.venv``, else the default stack.
+
+    Raises:
+        UsageError: an unknown kind, nothing there, no reading or several; lists the readings.
+    """
+    if text is None:
+        return _default(environ)
+    kind, colon, value = text.partition(":")
+    if colon and kind in FORMS:
+        if not value:
+            raise UsageError(f"'{text}' names nothing", fix=f"write {FORMS[kind]}")
+        return _existing(TargetSpec(kind, value))
+    readings = _readings(text)
+    if len(readings) == 1:
+        return readings[0]
+    if readings:
+        choices = " or ".join(f"{reading.kind}:{reading.value}" for reading in readings)
+        raise UsageError(f"'{text}' can be read in {len(readings)} ways", fix=f"write {choices}")
+    what = "is nothing that can be checked" if Path(text).exists() else "is no file, folder, stack or tagged image"
+    raise UsageError(f"'{text}' {what}", fix=f"write one of {', '.join(FORMS.values())}")
+
+
+def _default(environ: Mapping[str, str]) -> TargetSpec:
+    active = environ.get("VIRTUAL_ENV")
+    if active:
+        return _existing(TargetSpec("venv", active))
+    if _is_venv(Path(".venv")):
+        return TargetSpec("venv", ".venv")
+    return TargetSpec("stack", spec.DEFAULT_STACK)
+
+
+def _existing(target: TargetSpec) -> TargetSpec:
+    """Check that a typed TARGET is what its kind says."""
+    path = target.path
+    if target.kind == "stack":
+        spec.find(target.value)
+    elif target.kind == "image":
+        if not _IMAGE.fullmatch(target.value) and not re.fullmatch(r"[a-z0-9][\w.\-/]*", target.value):
+            raise UsageError(f"'{target.value}' is no image reference", fix="write image:NAME:TAG")
+    elif not path.exists():
+        raise UsageError(
+            "no such file or directory", where=path, fix=f"{FORMS[target.kind]} names something that exists"
+        )
+    elif target.kind == "venv" and not _is_venv(path):
+        raise UsageError("not a virtual environment: it has no pyvenv.cfg", where=path, fix=_instead(target))
+    elif target.kind == "python" and not (path.is_file() and _PYTHON.fullmatch(path.name)):
+        raise UsageError("not a Python interpreter", where=path, fix=_instead(target))
+    elif target.kind == "oci" and not _is_oci(path):
+        raise UsageError("neither an OCI layout nor an image archive", where=path, fix=_instead(target))
+    elif target.kind == "wheels" and not _has_wheels(path):
+        raise UsageError("holds no wheels", where=path, fix=_instead(target))
+    return target
+
+
+def _instead(target: TargetSpec) -> str:
+    """Say which kind would fit."""
+    others = [reading for reading in _readings(target.value) if reading.kind != target.kind]
+    if others:
+        return f"did you mean {' or '.join(f'{other.kind}:{other.value}' for other in others)}?".rstrip("?")
+    return f"{FORMS[target.kind]} is what this kind wants"
+
+
+def _readings(text: str) -> list[TargetSpec]:
+    path = Path(text).expanduser()
+    found = []
+    if _is_stack(text):
+        found.append("stack")
+    if _is_venv(path):
+        found.append("venv")
+    if path.is_file() and os.access(path, os.X_OK) and _PYTHON.fullmatch(path.name):
+        found.append("python")
+    if path.exists():
+        if _is_oci(path):
+            found.append("oci")
+        if _has_wheels(path):
+            found.append("wheels")
+    elif _IMAGE.fullmatch(text):
+        found.append("image")
+    return [TargetSpec(kind, text) for kind in found]
+
+
+def _is_stack(text: str) -> bool:
+    try:
+        spec.find(text)
+    except UsageError:
+        return False
+    return True
+
+
+def _is_venv(path: Path) -> bool:
+    return (path / "pyvenv.cfg").is_file()
+
+
+def _is_oci(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "oci-layout").is_file()
+    return path.is_file() and tarfile.is_tarfile(path)
+
+
+def _has_wheels(path: Path) -> bool:
+    return path.is_dir() and any(path.glob("*.whl"))

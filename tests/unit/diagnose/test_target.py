@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from stack_builder.diagnose import target
+from stack_builder.diagnose.target import TargetSpec
+from stack_builder.errors import UsageError
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One thing of each kind in an empty working directory, and no active environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/pyvenv.cfg").touch()
+    (tmp_path / "layout").mkdir()
+    (tmp_path / "layout/oci-layout").touch()
+    with tarfile.open(tmp_path / "image.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("oci-layout"), io.BytesIO())
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/x-1-py3-none-any.whl").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "python3").touch(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("env", "venv"),
+        ("./env", "venv"),
+        ("layout", "oci"),
+        ("image.tar", "oci"),
+        ("folder", "wheels"),
+        ("python3", "python"),
+        ("cu130-sglang-0.5.23", "stack"),
+        ("lmsysorg/sglang:v0.5.9", "image"),
+        ("localhost:5000/stack:latest", "image"),
+        (f"stack@sha256:{'0' * 64}", "image"),
+    ],
+)
+def test_a_bare_name_with_one_reading_is_taken(places: Path, text: str, kind: str) -> None:
+    assert target.parse(text, {}) == TargetSpec(kind, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "venv:env",
+        "python:python3",
+        "oci:layout",
+        "oci:image.tar",
+        "wheels:folder",
+        "image:stack",
+        "stack:cu130-sglang-0.5.17",
+    ],
+)
+def test_a_typed_name_is_taken(places: Path, text: str) -> None:
+    kind, _, value = text.partition(":")
+    assert target.parse(text, {}) == TargetSpec(kind, value)
+
+
+def test_two_readings_are_refused_and_listed(places: Path) -> None:
+    (places / "env/x-1-py3-none-any.whl").touch()
+    with pytest.raises(UsageError, match="2 ways") as caught:
+        target.parse("env", {})
+    assert "write venv:env or wheels:env" in str(caught.value).lower()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nowhere", "no file, folder, stack or tagged image"),
+        ("empty", "nothing that can be checked"),
+        ("venv:", "names nothing"),
+        ("venv:nowhere", "no such file or directory"),
+        ("venv:folder", "did you mean wheels:folder"),
+        ("oci:folder", "did you mean wheels:folder"),
+        ("wheels:empty", "holds no wheels"),
+        ("python:env", "did you mean venv:env"),
+        ("stack:nothing", "no stack 'nothing'"),
+        ("image:Not An Image", "no image reference"),
+    ],
+)
+def test_what_is_not_there_is_one_line(places: Path, text: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        target.parse(text, {})
+    line = str(caught.value)
+    assert says in line.lower() or says in line
+    assert "\n" not in line
+
+
+def test_without_a_target_the_active_environment_then_dot_venv_then_the_default_stack(places: Path) -> None:
+    assert target.parse(None, {"VIRTUAL_ENV": str(places / "env")}) == TargetSpec("venv", str(places / "env"))
+    assert target.parse(None, {}) == TargetSpec("stack", "cu130-sglang-0.5.23")
+    (places / ".venv").mkdir()
+    (places / ".venv/pyvenv.cfg").touch()
+    assert target.parse(None, {}) == TargetSpec("venv", ".venv")
