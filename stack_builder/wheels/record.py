@@ -9,6 +9,8 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from packaging.utils import canonicalize_name
+
 from stack_builder.errors import IntegrityError
 from stack_builder.wheels.archive import WheelArchive
 from stack_builder.wheels.names import parse as parse_name
@@ -79,7 +81,7 @@ def dist_info(archive: WheelArchive) -> str:
         raise IntegrityError(f"has {len(found)} .dist-info directories, not one", where=archive.filename, fix=_FIX)
     named = found[0].partition("-")[0]
     wanted = parse_name(archive.filename).distribution
-    if named.lower().replace("_", "-").replace(".", "-") != wanted:
+    if canonicalize_name(named) != wanted:
         raise IntegrityError(f"holds {found[0]}, another distribution", where=archive.filename, fix=_FIX)
     return found[0]
 
