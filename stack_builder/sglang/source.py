@@ -9,7 +9,8 @@ import os
 import re
 import tokenize
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -23,6 +24,7 @@ MAX_FILES = 50_000  # sglang 0.5.23 has 4,719 Python files
 MAX_SOURCE = 4 << 20  # bytes of one file; the largest of 0.5.9 to 0.5.23 has 0.4 MiB
 MAX_WHEEL = 1 << 30  # bytes; 0.5.23 has 39 MB
 MAX_LINE = 200_000  # characters; deeply nested expressions live on one line
+_WHEEL_NAME = re.compile(r"^sglang-(?P<version>[0-9][^-]*)-[^/]+\.whl$")
 _DIST_INFO = re.compile(r"^sglang-(?P<version>[^/]+)\.dist-info$")
 
 
@@ -44,29 +46,48 @@ class SourceTree:
     """Python sources of one release, parsed on demand and at most once.
 
     Attributes:
-        version: as the ``dist-info`` folder says, else as ``sglang/version.py`` or ``_version.py`` says.
         identity: sha256 that changes whenever a source changes; the key of the cache. None where none is cheap.
         where: the wheel or folder, for messages.
     """
 
-    def __init__(self, files: _Files, *, where: object, identity: str | None) -> None:
-        self._files = files
+    def __init__(
+        self, opened: Callable[[], _Files], *, where: object, identity: str | None, version: str | None = None
+    ) -> None:
+        self._opened = opened
         self.where = str(where)
         self.identity = identity
-        self._sizes: dict[str, int] = {}
+        self._version = version
+        self._modules: dict[str, ast.Module] = {}
+
+    @cached_property
+    def version(self) -> str:
+        """As the wheel's name or the ``dist-info`` folder says, else as ``sglang/version.py`` says."""
+        return self._version or self._index[1] or self._version_in_source()
+
+    @cached_property
+    def _files(self) -> _Files:
+        return self._opened()
+
+    @cached_property
+    def _index(self) -> tuple[dict[str, int], str | None]:
+        """Sizes of the Python files, and the version of ``dist-info``; read when first needed."""
+        sizes: dict[str, int] = {}
         dist_info = None
-        for name, size in files.names():
+        for name, size in self._files.names():
             top = name.split("/", 1)[0]
             match = _DIST_INFO.match(top)
             dist_info = match["version"] if match else dist_info
             if top == PACKAGE and name.endswith(".py"):
-                self._sizes[name] = size
-            if len(self._sizes) > MAX_FILES:
-                raise IntegrityError(f"more than {MAX_FILES} Python files", where=where)
-        if SERVER_ARGS not in self._sizes:
-            raise UsageError(f"holds no SGLang: {SERVER_ARGS} is missing", where=where)
-        self.version = dist_info or self._version_in_source()
-        self._modules: dict[str, ast.Module] = {}
+                sizes[name] = size
+            if len(sizes) > MAX_FILES:
+                raise IntegrityError(f"more than {MAX_FILES} Python files", where=self.where)
+        if SERVER_ARGS not in sizes:
+            raise UsageError(f"holds no SGLang: {SERVER_ARGS} is missing", where=self.where)
+        return sizes, dist_info
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return self._index[0]
 
     def has(self, path: str) -> bool:
         """Whether there is such a file."""
@@ -136,32 +157,42 @@ def segment(source: bytes, node: ast.AST) -> str:
 
 
 def from_wheel(path: Path, *, sha256: str | None = None) -> SourceTree:
-    """Read a wheel file.
+    """Read a wheel file; its bytes are not touched before the first source is asked for, if its hash is known.
 
     Args:
         path: the wheel.
         sha256: of its bytes, where already verified (a lock); computed otherwise.
 
     Raises:
-        IntegrityError: not a zip file, or damaged.
-        UsageError: a wheel without SGLang.
+        IntegrityError: not a zip file, damaged, or larger than :data:`MAX_WHEEL`.
+        UsageError: not named as a wheel of SGLang; later, a wheel without SGLang.
     """
+    match = _WHEEL_NAME.match(path.name)
+    if match is None:
+        raise UsageError("not named as a wheel of SGLang", where=path, fix="give a file sglang-VERSION-….whl")
     if path.stat().st_size > MAX_WHEEL:
         raise IntegrityError(f"larger than {MAX_WHEEL} bytes", where=path)
-    content = path.read_bytes()
-    identity = sha256 or hashlib.sha256(content).hexdigest()
-    return SourceTree(_Wheel(content, path.name), where=path.name, identity=identity)
+    return SourceTree(
+        lambda: _Wheel(path.read_bytes(), path.name),
+        where=path.name,
+        identity=sha256 or _sha256(path),
+        version=match["version"],
+    )
 
 
 def from_directory(site_packages: Path) -> SourceTree:
-    """Read ``site-packages`` of an environment, or an unpacked wheel."""
+    """Read ``site-packages`` of an environment, or an unpacked wheel.
+
+    Raises:
+        UsageError: there is no SGLang in it; raised when the first source is asked for.
+    """
     files = _Directory(site_packages)
-    return SourceTree(files, where=site_packages, identity=files.identity())
+    return SourceTree(lambda: files, where=site_packages, identity=files.identity())
 
 
 def from_tree(tree: FileTree, site_packages: str, *, where: object, identity: str | None = None) -> SourceTree:
     """Read below ``site_packages`` of a tree of files, such as an image."""
-    return SourceTree(_Tree(tree, site_packages), where=where, identity=identity)
+    return SourceTree(lambda: _Tree(tree, site_packages), where=where, identity=identity)
 
 
 class _Wheel:
@@ -219,3 +250,8 @@ class _Tree:
     def read(self, name: str) -> bytes:
         with self._tree.open(f"{self._root}/{name}") as view:
             return bytes(view[: MAX_SOURCE + 1])
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
