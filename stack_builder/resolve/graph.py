@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from packaging.markers import Environment
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -29,7 +28,7 @@ class Graph:
         return tuple(sorted(self.requirers.get(name, ())))
 
 
-def build(roots: Iterable[str], requires_dist: Mapping[str, Iterable[str]], environment: Environment) -> Graph:
+def build(roots: Iterable[str], requires_dist: Mapping[str, Iterable[str]], environment: Mapping[str, str]) -> Graph:
     """Walk from the roots along the requirements that apply.
 
     Args:
@@ -71,11 +70,10 @@ def _parse(name: str, lines: Iterable[str], graph: Graph) -> list[Requirement]:
     return parsed
 
 
-def _applies(requirement: Requirement, extra: str, environment: Environment) -> bool:
+def _applies(requirement: Requirement, extra: str, environment: Mapping[str, str]) -> bool:
     """Whether a requirement holds for one extra; without an extra, those without a marker for one hold."""
     if requirement.marker is None:
         return not extra
-    with_extra = {**environment, "extra": extra}
-    if not requirement.marker.evaluate(with_extra):
+    if not requirement.marker.evaluate({**environment, "extra": extra}):
         return False
     return not extra or not requirement.marker.evaluate({**environment, "extra": ""})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from stack_builder.errors import UsageError
 from stack_builder.resolve.model import DEFAULT_INDEX
@@ -92,3 +93,8 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     if pending.strip():
         logical.append((start, pending.strip()))
     return logical
+
+
+def same_version(filename: str, version: str) -> bool:
+    """Whether a wheel's file name carries a version, local part included."""
+    return parse_wheel_filename(filename)[1] == Version(version)

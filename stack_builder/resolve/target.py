@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from packaging.markers import Environment, default_environment
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -48,21 +47,21 @@ class Target:
         return {tag: rank for rank, tag in reversed(list(enumerate(ordered)))}
 
     @cached_property
-    def environment(self) -> Environment:
+    def environment(self) -> dict[str, str]:
         """Values for environment markers (PEP 508) on the target."""
-        environment = default_environment()
-        environment.update(
-            implementation_name="cpython",
-            implementation_version=f"{self.python}.0",
-            os_name="posix",
-            platform_machine=self.machine,
-            platform_python_implementation="CPython",
-            platform_system="Linux",
-            python_full_version=f"{self.python}.0",
-            python_version=self.python,
-            sys_platform="linux",
-        )
-        return environment
+        return {
+            "implementation_name": "cpython",
+            "implementation_version": f"{self.python}.0",
+            "os_name": "posix",
+            "platform_machine": self.machine,
+            "platform_python_implementation": "CPython",
+            "platform_release": "",
+            "platform_system": "Linux",
+            "platform_version": "",
+            "python_full_version": f"{self.python}.0",
+            "python_version": self.python,
+            "sys_platform": "linux",
+        }
 
     def best(self, filenames: Iterable[str]) -> str | None:
         """Give the wheel that pip would take among files of one version, or None if none fits.

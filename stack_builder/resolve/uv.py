@@ -134,8 +134,7 @@ def conflict(explanation: str) -> str:
     """Name the conflict at the root of uv's explanation: the last premises, without the chain in between."""
     text = " ".join(explanation.replace("cause:", " ").split())
     steps = re.findall(r"[Bb]ecause (.*?), we can conclude that ", text)
-    premises = [step for step in (steps[0], steps[-1])] if steps else [text]
-    joined = ", and ".join(dict.fromkeys(premises))
+    joined = ", and ".join(dict.fromkeys([steps[0], steps[-1]])) if steps else text
     return joined.replace(f"{_PROJECT} depends on", "stack.toml requires")
 
 
@@ -188,7 +187,7 @@ def _pins(pylock: str, request: Request) -> tuple[Pin, ...]:
 
 def _pin(package: dict[str, Any], request: Request) -> Pin:
     name = canonicalize_name(package["name"])
-    files = {filename: wheel for filename, wheel in _wheels(package)}
+    files = dict(_wheels(package))
     chosen = request.target.best(files)
     if chosen is None:
         raise MachineError(

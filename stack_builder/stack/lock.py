@@ -40,16 +40,33 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
+class Twin:
+    """A file of the same name on another index, with other bytes.
+
+    Attributes:
+        index: name of that index.
+        sha256: of its file.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    index: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class CudaNeed:
     """One versioned CUDA library that a wheel's ELF files need (DT_NEEDED).
 
     Attributes:
+        major: the CUDA major that the library belongs to; not always that of its soname (``libcufft.so.12`` is 13).
         library: its soname, such as ``libcudart.so.12``.
         object: the first file of the wheel that needs it.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
+    major: int
     library: str
     object: str
 
@@ -60,13 +77,13 @@ class Claim:
 
     Attributes:
         name: normalised distribution name.
-        digest: of the file, as its RECORD gives it (``sha256=…``, URL-safe base64).
+        sha256: of the file, as its RECORD promises it.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
-    digest: str
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +91,7 @@ class Collision:
     """A path that several wheels of the lock ship with different bytes.
 
     Attributes:
-        path: as in RECORD, relative to site-packages.
+        path: below the prefix of a virtual environment, such as ``lib/python3.11/site-packages/build_backend.py``.
         claims: one for each wheel, sorted by name.
     """
 
@@ -111,6 +128,7 @@ class Artifact:
         yanked: the index's reason, else None.
         uploads: where the index has listed one file name with several hashes, all the files of this version and
             platform, oldest first.
+        twins: files of the same name and other bytes on other indexes.
         via: names of the packages that require it.
     """
 
@@ -132,12 +150,13 @@ class Artifact:
     uploaded: str | None = None
     yanked: str | None = None
     uploads: tuple[Upload, ...] = ()
+    twins: tuple[Twin, ...] = ()
     via: tuple[str, ...] = ()
 
     @property
     def cuda_majors(self) -> tuple[int, ...]:
         """CUDA majors of the libraries it needs, sorted."""
-        return tuple(sorted({int(need.library.rpartition(".so.")[2].split(".")[0]) for need in self.needs_cuda}))
+        return tuple(sorted({need.major for need in self.needs_cuda}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,98 @@
+"""``stackb lock``: resolve a stack, pin every wheel, judge the result; or check the lock that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import cache
+from typing import Annotated
+
+import typer
+from packaging.utils import canonicalize_name
+
+from stack_builder import progress
+from stack_builder.cli.output import Format, emit, write
+from stack_builder.diagnose.lock import check_lock, make_lock, previous_lock
+from stack_builder.errors import UsageError
+from stack_builder.progress import Progress
+from stack_builder.report import Report, Severity
+from stack_builder.resolve import RESOLVERS, Indexes, locking
+from stack_builder.resolve.model import Resolver
+from stack_builder.stack import lock as lock_file
+from stack_builder.stack import spec as stack_file
+from stack_builder.wheels.http import Http
+from stack_builder.wheels.index import indexes_of
+
+
+class ResolverName(StrEnum):
+    """Choices of ``--resolver``."""
+
+    AUTO = "auto"
+    UV = "uv"
+    PIP_TOOLS = "pip-tools"
+
+
+def command(
+    stack: Annotated[
+        str | None, typer.Argument(help="Name or folder of a stack; the default stack if left out.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Resolve nothing: judge the lock that is there.")] = False,
+    upgrade: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PKG", help="Let this package move (repeatable); :all: for every package."),
+    ] = None,
+    resolver: Annotated[
+        ResolverName, typer.Option(help="Who resolves. auto is uv; pip-tools takes minutes.")
+    ] = ResolverName.AUTO,
+    cross_check: Annotated[
+        bool, typer.Option("--cross-check", help="Resolve with both; fail on any difference.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change; write nothing.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Use caches only; ask no index.")] = False,
+    format: Annotated[Format, typer.Option(help="Form of the report.")] = Format.TEXT,  # noqa: A002 - the option's name
+) -> None:
+    """Resolve a stack and pin every wheel by hash; nothing is written while a rule finds an error.
+
+    Versions of the lock that is there are kept where stack.toml allows it. With --check the lock is judged as it is:
+    always its files, and what the indexes serve today unless --offline.
+    """
+    place = stack_file.find(stack)
+    spec, said, today = stack_file.load(place), progress.for_terminal(), datetime.now(UTC).date()
+    if check and (upgrade or cross_check or dry_run or resolver is not ResolverName.AUTO):
+        raise UsageError("--check resolves nothing", fix="leave out --upgrade, --cross-check, --dry-run and --resolver")
+    with Http() as http:
+        indexes = cache(lambda: indexes_of(spec, http))
+        if check:
+            report = check_lock(place, spec, None if offline else indexes, said, today)
+            raise typer.Exit(emit(report, format))
+        before = previous_lock(place, said)
+        request = locking.request_for(spec, before, [canonicalize_name(name) for name in upgrade or ()])
+        resolvers = _resolvers(resolver, cross_check, offline, indexes, said)
+        made = make_lock(request, resolvers, indexes, said, today)
+    changes = locking.differences(before, made.draft.lock)
+    code = emit(_with_changes(made.report, changes, format), format)
+    if any(finding.severity is Severity.ERROR for finding in made.report.findings):
+        said.note(f"not written: {place} stays as it is")
+    elif not dry_run:
+        lock_file.save(place, made.draft.lock, made.draft.requirements)
+        said.note(f"written: {place}")
+    raise typer.Exit(code)
+
+
+def _resolvers(
+    name: ResolverName, cross_check: bool, offline: bool, indexes: Indexes, said: Progress
+) -> Sequence[Resolver]:
+    first = next(iter(RESOLVERS)) if name is ResolverName.AUTO else name.value
+    names = [first, *(other for other in RESOLVERS if cross_check and other != first)]
+    return [RESOLVERS[chosen](indexes, said, offline) for chosen in names]
+
+
+def _with_changes(report: Report, changes: tuple[locking.Change, ...], format: Format) -> Report:  # noqa: A002
+    """Put the difference to the lock that was there where the format has room for it."""
+    lines = [f"{c.name}: {c.before or 'new'} -> {c.after or 'removed'}" for c in changes]
+    if format is Format.TEXT:
+        write("".join(f"{line}\n" for line in lines))
+        return report
+    return replace(report, facts={**report.facts, "changes": lines})

@@ -1,0 +1,119 @@
+"""The two things that ``stackb lock`` does: make a lock and judge it, or judge the one that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from stack_builder.diagnose import catalogue
+from stack_builder.diagnose.lock.facts import LockFacts
+from stack_builder.diagnose.lock.judge import judge
+from stack_builder.errors import StackbError
+from stack_builder.progress import Progress
+from stack_builder.report import Finding, Report
+from stack_builder.resolve import Indexes, locking, reading, requirements, served
+from stack_builder.resolve.locking import Draft
+from stack_builder.resolve.model import Request, Resolver
+from stack_builder.resolve.target import Target
+from stack_builder.stack import lock as lock_file
+from stack_builder.stack.lock import Lock
+from stack_builder.stack.spec import StackSpec
+from stack_builder.wheels.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A lock that was made and judged, not yet written."""
+
+    draft: Draft
+    report: Report
+
+
+def make_lock(
+    request: Request, resolvers: Sequence[Resolver], indexes: Indexes, progress: Progress, today: date
+) -> Made:
+    """Resolve, read the chosen wheels, and apply every rule that needs no look at what is served today.
+
+    Args:
+        request: what to resolve.
+        resolvers: the first one's answer becomes the lock; every other one must agree with it (LOCK024).
+        indexes: gives the indexes by name; called only where one has to be asked.
+        progress: shows the reading of wheels that are not in the cache.
+        today: decides whether an override has expired.
+
+    Raises:
+        UsageError: the stack file cannot be satisfied.
+        MachineError: a resolver or an index cannot be used.
+    """
+    first, *others = resolvers
+    pins = first.resolve(request)
+    disagreeing = []
+    for other in others:
+        progress.note(f"resolving again with {other.identity}")
+        if changes := locking.disagreements(pins, other.resolve(request)):
+            disagreeing.append(_disagreement(first, other, changes))
+    opener = reading.store_or_index(Store(), indexes)
+    draft = locking.draft(request, first, pins, indexes, opener, progress)
+    facts = LockFacts(
+        spec=request.spec,
+        lock=draft.lock,
+        requirements=requirements.parse(draft.requirements, "requirements.txt"),
+        today=today,
+        not_asked=None,
+        unread=draft.unread,
+    )
+    return Made(draft, judge(facts, disagreeing))
+
+
+def check_lock(folder: Path, spec: StackSpec, indexes: Indexes | None, progress: Progress, today: date) -> Report:
+    """Judge the lock of a stack's folder as it is.
+
+    Args:
+        folder: of the stack.
+        spec: its stack file.
+        indexes: gives the indexes by name; None to ask none.
+        progress: shows the questions to the indexes.
+        today: decides whether an override has expired.
+
+    Raises:
+        UsageError: there is no lock, or it is malformed.
+    """
+    lock, text = lock_file.read(folder)
+    answers, why_not = None, "no index was asked (--offline)"
+    if indexes is not None:
+        try:
+            wanted = [served.Wanted(a.name, a.version, a.filename, a.index) for a in lock.artifacts]
+            answers = served.look_up(wanted, indexes(), Target.of(spec), progress)
+        except StackbError as error:
+            why_not = str(error)
+    facts = LockFacts(
+        spec=spec,
+        lock=lock,
+        requirements=requirements.parse(text, folder / "requirements.txt"),
+        today=today,
+        served=answers,
+        not_asked=why_not,
+        read=reading.recall(lock.artifacts),
+    )
+    return judge(facts)
+
+
+def previous_lock(folder: Path, progress: Progress) -> Lock | None:
+    """Give the lock whose versions are to be kept; None where there is none that can be read."""
+    if not (folder / "artifacts.json").is_file():
+        return None
+    try:
+        return lock_file.read(folder)[0]
+    except StackbError as error:
+        progress.note(f"the lock that is there is not used: {error}")
+        return None
+
+
+def _disagreement(one: Resolver, other: Resolver, changes: tuple[locking.Change, ...]) -> Finding:
+    return catalogue.finding(
+        "LOCK024",
+        detail=f"{one.identity} and {other.identity} differ in {', '.join(change.name for change in changes)}.",
+        evidence={change.name: f"{change.before or 'absent'} / {change.after or 'absent'}" for change in changes},
+    )

@@ -1,0 +1,199 @@
+"""The receipt of an image: what it was made of, in full, so that it can be made again and compared.
+
+It lies beside the image and not in it: it holds the image's digests, and it may say things (that the base was pinned
+anew, say) that must not change a digest.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from stack_builder.errors import UsageError
+from stack_builder.files import atomic_write
+
+SCHEMA_VERSION = 1
+MAX_RECEIPT = 16 << 20  # bytes
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class DebianPackage:
+    """One package of a base, pinned.
+
+    Attributes:
+        path: below the root of whatever mirror has it, such as ``pool/main/g/glibc/libc6_….deb``.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    name: str
+    version: str
+    architecture: str
+    sha256: str
+    size: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaseRecord:
+    """The base.
+
+    Attributes:
+        source: as ``--base`` takes it, such as ``recipe:debian-bookworm``.
+        identity: sha256 of the pinned packages, or the image digest.
+        packages: of a base made from packages.
+        relocked: why the packages are not the ones that the recipe's lock names, else None.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    source: str
+    identity: str
+    packages: tuple[DebianPackage, ...] = ()
+    relocked: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRecord:
+    """One layer.
+
+    Attributes:
+        title: what it is, such as ``base debian-bookworm`` or ``torch 2.14.1``.
+        digest: of the blob, ``sha256:…``.
+        diff_id: of the tar, ``sha256:…``.
+        size: of the blob, in bytes.
+        media_type: of the blob.
+        holds: ``name version`` of the wheels in it.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    title: str
+    digest: str
+    diff_id: str
+    size: int
+    media_type: str
+    holds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WheelRecord:
+    """One wheel that went in."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    name: str
+    version: str
+    filename: str
+    sha256: str
+    size: int
+    index: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """Whose bytes stand at paths that several wheels ship.
+
+    Attributes:
+        packages: the wheels, sorted.
+        winner: one of them.
+        paths: how many paths this decided.
+        reason: from the stack file, or ``same bytes``.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    packages: tuple[str, ...]
+    winner: str
+    paths: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What an image was made of.
+
+    Attributes:
+        tool: version of stackb.
+        layout: version of the image layout; another one gives other bytes.
+        stack: name of the stack.
+        python: ``3.11``.
+        platform: ``linux_x86_64``.
+        cuda: ``13.0``.
+        gpu: what it was built for, such as ``sm_120``.
+        lock_sha256: identity of the lock.
+        base: the base.
+        wheels: sorted by name.
+        decisions: for paths that several wheels ship.
+        bytecode: whether the image holds bytecode.
+        layers: lowest first, the base's included.
+        config_digest: ``sha256:…``; what Docker's classic store calls the image ID.
+        manifest_digest: ``sha256:…``; what registries and the containerd store call the image.
+        reference: the name given to the image.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    tool: str
+    layout: int
+    stack: str
+    python: str
+    platform: str
+    cuda: str
+    gpu: str
+    lock_sha256: str
+    base: BaseRecord
+    wheels: tuple[WheelRecord, ...]
+    decisions: tuple[DecisionRecord, ...]
+    bytecode: bool
+    layers: tuple[LayerRecord, ...]
+    config_digest: str
+    manifest_digest: str
+    reference: str
+
+    def to_json(self) -> str:
+        """Stable bytes."""
+        return json.dumps({"schema_version": SCHEMA_VERSION, **asdict(self)}, indent=1, sort_keys=True) + "\n"
+
+
+def parse(text: str, where: object) -> Receipt:
+    """Read a receipt.
+
+    Raises:
+        UsageError: not JSON, another schema version, unknown or missing fields.
+    """
+    try:
+        body: dict[str, Any] = json.loads(text)
+        if body.pop("schema_version", None) != SCHEMA_VERSION:
+            raise UsageError("written by another version of stackb", where=where, fix="build the image again")
+        return TypeAdapter(Receipt).validate_python(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"not a receipt: {key}: {first['msg']}", where=where) from error
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise UsageError(f"not a receipt: {str(error).splitlines()[0]}", where=where) from error
+
+
+def load(path: Path) -> Receipt:
+    """Read a receipt file.
+
+    Raises:
+        UsageError: there is none, or it is malformed.
+    """
+    if not path.is_file():
+        raise UsageError("there is no receipt", where=path, fix="give the receipt's path with --receipt")
+    if path.stat().st_size > MAX_RECEIPT:
+        raise UsageError(f"larger than {MAX_RECEIPT} bytes", where=path)
+    return parse(path.read_text(encoding="utf-8"), path)
+
+
+def save(path: Path, receipt: Receipt) -> None:
+    """Write a receipt file in one step."""
+    atomic_write(path, receipt.to_json())
