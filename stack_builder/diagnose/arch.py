@@ -81,7 +81,7 @@ def compiles(target: str, gpu: Gpu) -> bool:
 
 
 class Feature(BaseModel):
-    """What depends on one object (``checks/features.toml``)."""
+    """What depends on one object (``checks/kernel_objects.toml``)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -95,7 +95,7 @@ class Feature(BaseModel):
 @cache
 def features() -> tuple[Feature, ...]:
     """The features that ship with the tool."""
-    table = tomllib.loads((resources.checks() / "features.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads((resources.checks() / "kernel_objects.toml").read_text(encoding="utf-8"))
     return TypeAdapter(tuple[Feature, ...]).validate_python(table["feature"])
 
 

@@ -1,0 +1,316 @@
+"""Rules ABI…: would the loader find every library, version and symbol? Pure functions of recorded facts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from stack_builder.diagnose import abi_fixes, catalogue
+from stack_builder.diagnose.abi_history import TorchHistory, is_stable_name, is_torch_name, versions_text
+from stack_builder.diagnose.environment.facts import Distribution, Environment, MissingLibrary, MissingSymbol, Object
+from stack_builder.elf.needed import cuda_majors
+from stack_builder.report import Finding, Severity
+
+MAX_NAMED = 6
+"""Symbols that a sentence names; the evidence has them all."""
+
+_DRIVER = re.compile(r"cu[A-Z]\w+")
+_PYTHON = re.compile(r"_?Py[A-Z_]\w+")
+_SYSTEM = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC|GOMP)_[\w.]+")
+_CXX11_MARK, _OLD_STRING = "__cxx11", re.compile(r"(?<![a-zA-Z0-9])S[sS]_?|[EKRPI]S[sS]")
+_TORCH_LIBRARY = re.compile(r"lib(torch|c10|caffe2)\w*\.so")
+_MODULE_TAG = re.compile(r"\.cpython-(\d)(\d+)-[\w-]+\.so$")
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What the judges know beyond the target's own facts.
+
+    Attributes:
+        history: torch's exports over its releases.
+        fixes: where tested fixes come from.
+        not_loaded: objects (paths) that this GPU's process never opens: the other architecture's alternatives.
+    """
+
+    history: TorchHistory
+    fixes: abi_fixes.FixSource
+    not_loaded: frozenset[str] = frozenset()
+
+
+def judge_abi(environment: Environment, known: Knowledge) -> list[Finding]:
+    """Apply all ABI rules."""
+    findings = [
+        *_owners(environment),
+        *(finding for found in environment.objects for finding in _object(environment, found, known)),
+        *_absent_files(environment),
+    ]
+    return [_weighed(finding, known) for finding in findings]
+
+
+def _weighed(finding: Finding, known: Knowledge) -> Finding:
+    """An object that this GPU's process never opens cannot break it."""
+    if finding.object not in known.not_loaded or finding.severity is Severity.NOTE:
+        return finding
+    detail = f"{finding.detail} The GPU that was named loads the other architecture's file."
+    return Finding(
+        finding.rule, Severity.NOTE, finding.title, detail, finding.object, finding.distribution, finding.cause,
+        finding.evidence, finding.fix,
+    )  # fmt: skip
+
+
+def _object(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
+    if found.unread is not None:
+        yield catalogue.finding("ABI011", detail=found.unread, object=found.path, distribution=found.owner)
+        return
+    yield from _foreign_module(environment, found)
+    for missing in found.missing_libraries:
+        if not cuda_majors([missing.soname]) or not missing.other_majors:  # those are rule CUDA001's
+            yield _missing_library(environment, found, missing)
+    yield from _versions(found)
+    yield from _symbols(environment, found, known)
+    yield from _stable(environment, found, known)
+
+
+def _missing_library(environment: Environment, found: Object, missing: MissingLibrary) -> Finding:
+    who = "it" if missing.needed_by == found.path else missing.needed_by
+    evidence = {"library": missing.soname, "needed_by": missing.needed_by}
+    if missing.on_disk:
+        folder = missing.on_disk[0].rpartition("/")[0]
+        return catalogue.finding(
+            "ABI003",
+            detail=f"{missing.soname}, which {who} needs, lies at {missing.on_disk[0]}; the search never goes there.",
+            object=found.path,
+            distribution=found.owner,
+            evidence={**evidence, "on_disk": list(missing.on_disk)},
+            fix=(
+                f"Let the loader look in {folder}: add it to /etc/ld.so.conf.d and run ldconfig, or to LD_LIBRARY_PATH "
+                "before the process starts",
+            ),
+        )
+    return catalogue.finding(
+        "ABI002",
+        detail=f"{missing.soname}, which {who} needs, is in no folder of the target.",
+        object=found.path,
+        distribution=found.owner,
+        evidence=evidence,
+        fix=(_library_fix(environment, missing.soname),),
+    )
+
+
+def _library_fix(environment: Environment, soname: str) -> str:
+    if _TORCH_LIBRARY.fullmatch(soname):
+        if environment.torch is None:
+            return "Install torch in the release that the package was built for"
+        return f"Install a torch that has {soname}; this one is {environment.torch.version}"
+    wheel = abi_fixes.wheel_of_library(soname, environment)
+    if wheel is not None:
+        return f"Install {wheel}, which ships {soname}"
+    return f"Install the system package that ships {soname} (Debian: apt-file search {soname})"
+
+
+def _versions(found: Object) -> Iterator[Finding]:
+    """Group the versions that libraries lack by whether the system or another library is too old."""
+    system = [text for text in found.missing_versions if _SYSTEM.fullmatch(text.rpartition(" ")[2])]
+    others = [text for text in found.missing_versions if text not in system]
+    if system:
+        yield catalogue.finding(
+            "ABI004",
+            detail=f"Asked for and not there: {'; '.join(system[:MAX_NAMED])}.",
+            object=found.path,
+            distribution=found.owner,
+            evidence={"versions": list(system)},
+        )
+    if others:
+        yield catalogue.finding(
+            "ABI005",
+            detail=f"Asked for and not there: {'; '.join(others[:MAX_NAMED])}.",
+            object=found.path,
+            distribution=found.owner,
+            evidence={"versions": list(others)},
+        )
+
+
+def _symbols(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
+    """Group an object's missing symbols by who should have them."""
+    groups: dict[str, list[MissingSymbol]] = {}
+    for symbol in found.missing_symbols:
+        groups.setdefault(_rule_of(environment, found, symbol, known.history), []).append(symbol)
+    for rule, symbols in sorted(groups.items()):
+        match rule:
+            case "ABI001" | "ABI007":
+                yield _torch_symbols(environment, found, symbols, known, rule)
+            case "ABI005":
+                yield _older_library(found, symbols)
+            case _:
+                yield catalogue.finding(
+                    rule,
+                    detail=f"Nothing that it loads exports {_named(symbols)}.",
+                    object=found.path,
+                    distribution=found.owner,
+                    evidence={"symbols": [symbol.name for symbol in symbols]},
+                )
+
+
+def _rule_of(environment: Environment, found: Object, symbol: MissingSymbol, history: TorchHistory) -> str:
+    if _DRIVER.fullmatch(symbol.name):
+        return "ABI013"
+    if _PYTHON.fullmatch(symbol.name):
+        return "ABI008"
+    if is_torch_name(symbol.name):
+        return "ABI007" if _other_strings(environment, symbol.name) else "ABI001"
+    if symbol.library is not None or abi_fixes.library_of_symbol(symbol.name, found.needed) is not None:
+        return "ABI005"
+    return "ABI006"
+
+
+def _other_strings(environment: Environment, name: str) -> bool:
+    """Whether a symbol of torch is spelled with the std::string that this torch does not use."""
+    torch = environment.torch
+    if torch is None or torch.cxx11_abi is None:
+        return False
+    if torch.cxx11_abi:
+        return _CXX11_MARK not in name and _OLD_STRING.search(name) is not None
+    return _CXX11_MARK in name
+
+
+def _torch_symbols(
+    environment: Environment, found: Object, symbols: list[MissingSymbol], known: Knowledge, rule: str
+) -> Finding:
+    torch = environment.torch
+    installed = torch.version if torch is not None else "none"
+    history = known.history
+    exporters = {s.name: history.exporters(s.name, installed, exported=False) for s in symbols}
+    never = any(versions == () for versions in exporters.values())
+    fitting = () if never else history.fitting(found.torch_imports)
+    sentences = [
+        f"Of {len(found.torch_imports)} symbols that it takes from torch {len(symbols)} are not in torch {installed}: "
+        f"{_named(symbols)}.",
+        *_when(exporters, installed),
+    ]
+    if fitting:
+        sentences.append(f"Torch releases that export all that it needs: {versions_text(fitting)}.")
+    elif never:
+        sentences.append("No recorded torch release exports all of them.")
+    return catalogue.finding(
+        rule,
+        detail=" ".join(sentences),
+        object=found.path,
+        distribution=found.owner,
+        evidence={
+            "missing": [
+                {"symbol": s.name, "demangled": s.demangled, "exported_by": list(exporters[s.name] or ())}
+                for s in symbols
+            ],
+            "fitting_torch": list(fitting),
+            "torch": installed,
+        },
+        fix=abi_fixes.for_torch_mismatch(environment, found, fitting, known.fixes),
+    )
+
+
+def _when(exporters: dict[str, tuple[str, ...] | None], installed: str) -> Iterator[str]:
+    """Say in which release symbols vanished or came, seen from the installed one."""
+    here = Version(installed) if installed != "none" else Version("0")
+    vanished = {max(v, key=Version) for v in exporters.values() if v and max(map(Version, v)) < here}
+    came = {min(v, key=Version) for v in exporters.values() if v and min(map(Version, v)) > here}
+    if vanished:
+        yield f"Last exported by torch {versions_text(sorted(vanished, key=Version))}."
+    if came:
+        yield f"First exported by torch {versions_text(sorted(came, key=Version))}."
+
+
+def _older_library(found: Object, symbols: list[MissingSymbol]) -> Finding:
+    libraries = sorted(
+        {symbol.library or abi_fixes.library_of_symbol(symbol.name, found.needed) or "unknown" for symbol in symbols}
+    )
+    chosen = {loaded.soname: loaded.path for loaded in found.cuda_libraries}
+    where = ", ".join(f"{library} ({chosen[library]})" if library in chosen else library for library in libraries)
+    return catalogue.finding(
+        "ABI005",
+        detail=f"{where} lacks {_named(symbols)}.",
+        object=found.path,
+        distribution=found.owner,
+        evidence={"symbols": [symbol.name for symbol in symbols], "libraries": libraries},
+    )
+
+
+def _named(symbols: list[MissingSymbol]) -> str:
+    names = [symbol.demangled if len(symbol.demangled) <= 200 else symbol.name for symbol in symbols[:MAX_NAMED]]
+    more = f" and {len(symbols) - MAX_NAMED} more" if len(symbols) > MAX_NAMED else ""
+    return "; ".join(names) + more
+
+
+def _stable(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
+    imports = found.torch_imports
+    if not imports or found.missing_symbols or not all(map(is_stable_name, imports)):
+        return
+    fitting = known.history.fitting(imports)
+    floor = f"torch {fitting[0]} or later" if fitting else "a torch that is not recorded"
+    yield catalogue.finding(
+        "ABI012",
+        detail=f"All {len(imports)} symbols that it takes from torch are of the stable ABI; it needs {floor}.",
+        object=found.path,
+        distribution=found.owner,
+        evidence={"minimum_torch": fitting[0] if fitting else None},
+    )
+
+
+def _foreign_module(environment: Environment, found: Object) -> Iterator[Finding]:
+    match = _MODULE_TAG.search(found.path)
+    if match is None or f"{match[1]}.{match[2]}" == environment.python.version:
+        return
+    yield catalogue.finding(
+        "ABI008",
+        detail=f"It can only be imported by Python {match[1]}.{match[2]}; this is {environment.python.version}.",
+        object=found.path,
+        distribution=found.owner,
+        evidence={"module_python": f"{match[1]}.{match[2]}", "python": environment.python.version},
+    )
+
+
+def _owners(environment: Environment) -> Iterator[Finding]:
+    """Distributions that wrote different files to one path; the wheels of NVIDIA's two majors are rule CUDA007's."""
+    pairs: dict[tuple[str, ...], list[str]] = {}
+    for shared in environment.shared_files:
+        if len({abi_fixes.family(owner) for owner in shared.owners}) > 1:
+            pairs.setdefault(shared.owners, []).append(shared.path)
+    for owners, paths in sorted(pairs.items()):
+        won = {s.matching for s in environment.shared_files if s.owners == owners}
+        content = f"what lies there is {next(iter(won))}'s" if len(won) == 1 and None not in won else "no one owner won"
+        names = [owner.partition(" ")[0] for owner in owners]
+        yield catalogue.finding(
+            "ABI009",
+            detail=f"{' and '.join(owners)} both installed {len(paths)} files with different content; {content}.",
+            object=_package(paths[0], environment),
+            distribution=owners[-1],
+            evidence={"owners": list(owners), "files": paths[:MAX_NAMED], "count": len(paths)},
+            fix=(abi_fixes.for_double_install(environment, names),),
+        )
+
+
+def _package(path: str, environment: Environment) -> str:
+    for site in environment.python.site:
+        if path.startswith(f"{site}/"):
+            return f"{site}/{path.removeprefix(f'{site}/').partition('/')[0]}"
+    return path
+
+
+def _absent_files(environment: Environment) -> Iterable[Finding]:
+    contested = {owner for shared in environment.shared_files for owner in shared.owners}
+    for distribution in environment.distributions:
+        if distribution.absent_count and str(distribution) not in contested:
+            yield _absent(distribution)
+
+
+def _absent(distribution: Distribution) -> Finding:
+    return catalogue.finding(
+        "ABI010",
+        detail=f"{distribution.absent_count} files of its RECORD are not there, such as {distribution.absent[0]}.",
+        object=distribution.folder,
+        distribution=str(distribution),
+        evidence={"files": list(distribution.absent), "count": distribution.absent_count},
+        fix=(f"Install {distribution.name}=={distribution.version} again (--force-reinstall --no-deps)",),
+    )
