@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 
 from stack_builder.errors import UsageError
 from stack_builder.sglang import cache
-from stack_builder.sglang.contract import callsites, models, requirements
+from stack_builder.sglang.contract import callsites, models, requirements, traps
 from stack_builder.sglang.contract.callsites import Role
 from stack_builder.sglang.contract.models import ModelClass, ModelFile
 from stack_builder.sglang.contract.registry import Registry
 from stack_builder.sglang.contract.requirements import Requirement
+from stack_builder.sglang.contract.traps import Traps
 from stack_builder.sglang.scanning import scan_files
 from stack_builder.sglang.source import SourceTree
 
@@ -51,11 +52,13 @@ class Contract:
         version: of SGLang.
         requirements: for both roles, sorted.
         registry: the model classes.
+        traps: what goes wrong although every attribute is there.
     """
 
     version: str
     requirements: tuple[Requirement, ...]
     registry: Registry
+    traps: Traps
 
     def required(self, role: Role) -> tuple[str, ...]:
         """Names of the attributes that a model must have."""
@@ -133,7 +136,7 @@ def _derive(tree: SourceTree) -> Contract:
     scanned = scan_files(tree, [*asking, *giving], scan)
     uses = (facts for facts in scanned if isinstance(facts, callsites.FileUses))
     files = (facts for facts in scanned if isinstance(facts, ModelFile))
-    return Contract(tree.version, requirements.link(uses), Registry(files))
+    return Contract(tree.version, requirements.link(uses), Registry(files), traps.read(tree))
 
 
 def scan(path: str, source: bytes) -> callsites.FileUses | ModelFile:
@@ -215,6 +218,7 @@ def _to_json(contract: Contract) -> object:
     return {
         "version": contract.version,
         "requirements": [asdict(r) for r in contract.requirements],
+        "traps": asdict(contract.traps),
         "files": [asdict(f) for f in contract.registry.files],
     }
 
@@ -224,7 +228,9 @@ def _from_json(body: object) -> Contract:
     asked = tuple(
         Requirement(Role(r["role"]), r["attribute"], r["required"], tuple(r["sites"])) for r in body["requirements"]
     )
-    return Contract(body["version"], asked, Registry(map(_file, body["files"])))
+    found = body["traps"]
+    limits = Traps(_strings(found["default_layers"]), found["one_layer"], found["three_states"])
+    return Contract(body["version"], asked, Registry(map(_file, body["files"])), limits)
 
 
 def _file(body: Mapping[str, object]) -> ModelFile:
