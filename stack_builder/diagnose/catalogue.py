@@ -40,6 +40,15 @@ class _Entry(BaseModel):
     silence: Text | None = None
 
 
+class _Cause(BaseModel):
+    """One table of ``causes.toml``; its key is the name."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
+
+    meaning: Text
+    fix: Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
 def rule(rule_id: str) -> Rule:
     """Give one rule.
 
@@ -60,9 +69,14 @@ def rules() -> dict[str, Rule]:
     return dict(sorted(every.items()))
 
 
-def causes() -> Mapping[str, str]:
+def causes() -> dict[str, str]:
     """What each name means that ``cause`` may take, in one line."""
-    return _causes()
+    return {name: cause.meaning for name, cause in _causes().items()}
+
+
+def cause_fixes(cause: str) -> tuple[str, ...]:
+    """What usually helps against a cause, most likely first."""
+    return _causes()[cause].fix
 
 
 def finding(
@@ -114,7 +128,7 @@ def _family(family: str) -> Mapping[str, Rule]:
     path = resources.checks() / "rules" / f"{family}.toml"
     if not path.is_file():
         return {}
-    entries = _validated(TypeAdapter(dict[str, _Entry]), path)
+    entries = read_toml(path, TypeAdapter(dict[str, _Entry]))
     made: dict[str, Rule] = {}
     for rule_id, entry in entries.items():
         match = _ID.fullmatch(rule_id)
@@ -129,11 +143,16 @@ def _family(family: str) -> Mapping[str, Rule]:
 
 
 @cache
-def _causes() -> Mapping[str, str]:
-    return _validated(TypeAdapter(dict[str, Text]), resources.checks() / "errors" / "causes.toml")
+def _causes() -> Mapping[str, _Cause]:
+    return read_toml(resources.checks() / "errors" / "causes.toml", TypeAdapter(dict[str, _Cause]))
 
 
-def _validated(adapter: TypeAdapter[_T], path: Path) -> _T:
+def read_toml(path: Path, adapter: TypeAdapter[_T]) -> _T:
+    """Read a file of the repository's data and validate it.
+
+    Raises:
+        UsageError: not TOML, or not of this shape; names the key.
+    """
     try:
         return adapter.validate_python(tomllib.loads(path.read_text(encoding="utf-8")))
     except tomllib.TOMLDecodeError as error:

@@ -16,7 +16,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty ``checks/`` in which a test writes one family."""
     (tmp_path / "rules").mkdir()
     (tmp_path / "errors").mkdir()
-    (tmp_path / "errors" / "causes.toml").write_text('known = "a known cause"\n')
+    (tmp_path / "errors" / "causes.toml").write_text('[known]\nmeaning = "a known cause"\nfix = ["mend it"]\n')
     monkeypatch.setattr(resources, "checks", lambda: tmp_path)
     catalogue._family.cache_clear()
     catalogue._causes.cache_clear()

@@ -1,0 +1,40 @@
+"""``stackb explain [FILE|-]``: an error text or a server log -> cause, evidence, fix."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stack_builder.cli.output import Format, emit
+from stack_builder.diagnose.explain import explain
+from stack_builder.errors import UsageError
+from stack_builder.report import Report
+
+
+def command(
+    file: Annotated[str, typer.Argument(help="A file, or - for standard input.")] = "-",
+    format: Annotated[Format, typer.Option(help="How to print the report.")] = Format.TEXT,  # noqa: A002
+) -> None:
+    """Read an error text or a whole server log: ranked causes, evidence lines, fix, what to look at next.
+
+    Ends with 0 when the log shows no failure, 1 when a cause was found, 3 when something failed but no known error
+    text occurs.
+    """
+    raise typer.Exit(emit(_explained(file), format, strict=True))
+
+
+def _explained(file: str) -> Report:
+    if file == "-":
+        if sys.stdin.isatty():
+            raise UsageError("nothing to read", fix="give a file, or pipe the text in")
+        return explain(sys.stdin.buffer, "-")
+    path = Path(file)
+    if path.is_dir():
+        raise UsageError("is a folder", where=file, fix="give the log file itself")
+    if not path.exists():
+        raise UsageError("no such file", where=file)
+    with path.open("rb") as stream:
+        return explain(stream, file)

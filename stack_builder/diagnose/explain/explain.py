@@ -1,0 +1,145 @@
+"""Explains a text: sieve, match, rank, and tell it as a report with target kind ``log``."""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+from stack_builder.diagnose import catalogue
+from stack_builder.diagnose.explain import story
+from stack_builder.diagnose.explain.patterns import Confidence, Kind, knowledge
+from stack_builder.diagnose.explain.rank import Match, Ranked, find_matches, rank
+from stack_builder.diagnose.explain.sieve import Line, Sifted, sift
+from stack_builder.diagnose.explain.symbols import demangled
+from stack_builder.errors import UsageError
+from stack_builder.report import Finding, Report, Severity, Target
+from stack_builder.report.model import Json
+
+MAX_EVIDENCE = 8  # lines shown per cause
+MAX_OTHERS = 4  # further causes shown
+_CLOSE = 6  # a rival within so many points makes the first uncertain
+_MAX_TEXT = 300  # characters of an evidence line
+
+
+def explain(stream: BinaryIO, name: str) -> Report:
+    """Explain the text that ``stream`` holds.
+
+    Args:
+        stream: bytes of any size; UTF-8, or UTF-16 with a byte order mark. Read once, to the end.
+        name: what to call it in the report.
+
+    Returns:
+        a report whose first finding is the most convincing cause; verdict ``incomplete`` where no known error text
+        was found although something failed, ``pass`` where the text shows a server that ran and no failure.
+
+    Raises:
+        UsageError: the text is empty.
+    """
+    known = knowledge()
+    sifted = sift(stream, known.literals)
+    if not sifted.last:
+        raise UsageError("the text is empty", where=name, fix="give a file with the error text, or pipe it in")
+    matches, shown = find_matches(sifted.lines, known)
+    deaths = [match.index for match in matches if match.pattern.kind is Kind.DEATH]
+    told = story.read(sifted.lines, deaths)
+    ranked = rank(matches, told)
+    facts = _facts(sifted, told, shown)
+    target = Target("log", name)
+    if ranked:
+        return Report(target, tuple(_findings(ranked, told)), (), facts)
+    failed = told.raised or deaths or not any(match.pattern.kind is Kind.HARMLESS for match in matches)
+    if not failed:
+        return Report(target, facts=facts)
+    reason = f"none of {len(known.patterns)} known error texts occurs in {sifted.total} lines"
+    return Report(target, (_unknown(told, sifted),), (catalogue.skipped("LOG001", reason),), facts)
+
+
+def _findings(ranked: list[Ranked], told: story.Story) -> list[Finding]:
+    first, *others = ranked
+    close = [other.cause for other in others if first.score - other.score <= _CLOSE]
+    found = [_first(first, close, told)]
+    for other in others[:MAX_OTHERS]:
+        pattern = other.best.pattern
+        found.append(
+            catalogue.finding(
+                "LOG002",
+                title=f"Also fits the text, less well: {catalogue.causes()[other.cause]}",
+                cause=other.cause,
+                detail=_filled(pattern.meaning, other.best),
+                evidence={"pattern": pattern.id, "lines": _lines(other.matches, told)},
+                fix=pattern.fix[:1],
+            )
+        )
+    return found
+
+
+def _first(ranked: Ranked, close: list[str], told: story.Story) -> Finding:
+    pattern = ranked.best.pattern
+    confidence = ranked.confidence
+    if close and confidence is not Confidence.POSSIBLE:
+        confidence = Confidence.POSSIBLE if confidence is Confidence.LIKELY else Confidence.LIKELY
+    evidence: dict[str, Json] = {
+        "confidence": confidence.value,
+        "pattern": pattern.id,
+        "lines": _lines(ranked.matches, told),
+    }
+    symbol = ranked.best.groups.get("symbol")
+    if symbol is not None and (readable := demangled(symbol)) != symbol:
+        evidence["symbol"] = readable
+    also = list(dict.fromkeys((*close, *pattern.also)))
+    if also and confidence is not Confidence.CERTAIN:
+        evidence["could_also_be"] = also
+    if pattern.look_next:
+        evidence["look_next"] = list(pattern.look_next)
+    return catalogue.finding(
+        "LOG001",
+        title=_sentence(catalogue.causes()[ranked.cause]),
+        severity=Severity.WARNING if confidence is Confidence.POSSIBLE else Severity.ERROR,
+        cause=ranked.cause,
+        detail=_filled(pattern.meaning, ranked.best),
+        evidence=evidence,
+        fix=pattern.fix,
+    )
+
+
+def _unknown(told: story.Story, sifted: Sifted) -> Finding:
+    evidence: dict[str, Json] = {"ends_with": [_line(line) for line in sifted.last]}
+    detail = "Nothing is guessed."
+    if told.raised:
+        at = told.raised[max(told.fatal)] if told.fatal else told.raised[-1]
+        evidence = {"last_exception": [_line(line) for line in told.lines[at.start : min(at.end, at.start + 6)]]}
+        detail = f"The exception that ended the process is {at.type}, and it is not a known one. {detail}"
+    return catalogue.finding("LOG003", detail=detail, evidence=evidence)
+
+
+def _facts(sifted: Sifted, told: story.Story, shown: frozenset[str]) -> dict[str, Json]:
+    facts: dict[str, Json] = {"lines": sifted.total, "bytes": sifted.size, "exceptions": len(told.raised)}
+    if told.death < len(told.lines):
+        facts["first_death_at_line"] = told.lines[told.death].number
+    if shown:
+        facts["shows"] = sorted(shown)
+    if sifted.dropped:
+        facts["lines_not_looked_at"] = sifted.dropped
+    return facts
+
+
+def _lines(matches: tuple[Match, ...], told: story.Story) -> list[Json]:
+    """The lines that carry a cause, best first, each once."""
+    indices = list(dict.fromkeys(match.index for match in matches))[:MAX_EVIDENCE]
+    return [_line(told.lines[index]) for index in indices]
+
+
+def _line(line: Line) -> Json:
+    text = line.text.strip()
+    return {"line": line.number, "text": text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."}
+
+
+def _filled(meaning: str, match: Match) -> str:
+    """Put what the pattern's groups matched into its sentence."""
+    filled = meaning
+    for name, value in match.groups.items():
+        filled = filled.replace(f"{{{name}}}", value)
+    return filled if meaning.startswith("{") else _sentence(filled)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

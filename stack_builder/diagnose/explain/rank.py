@@ -1,0 +1,115 @@
+"""From matched lines to ranked causes.
+
+A pattern's specificity is what its text says by itself. Where it stands changes that: the text of the exception that
+ended a process weighs more, a warning or a fallback less, something long before the end less. Equal weight: first come.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from stack_builder.diagnose.explain import story
+from stack_builder.diagnose.explain.patterns import Confidence, Kind, Knowledge, Pattern
+from stack_builder.diagnose.explain.sieve import Line
+
+FATAL, IN_EXCEPTION, IGNORED, WARNED, LONG_BEFORE = 25, 12, -40, -8, -20
+LONG = 2000  # lines before the death
+_MORE = 2  # for each further pattern of the same cause, up to three
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One pattern in one line (an index into the kept lines)."""
+
+    pattern: Pattern
+    index: int
+    groups: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One cause with what speaks for it, best first."""
+
+    cause: str
+    score: int
+    matches: tuple[Match, ...]
+
+    @property
+    def best(self) -> Match:
+        """The match that carries the cause."""
+        return self.matches[0]
+
+    @property
+    def confidence(self) -> Confidence:
+        """That of its best match."""
+        return self.best.pattern.confidence
+
+
+def find_matches(lines: tuple[Line, ...], knowledge: Knowledge) -> tuple[list[Match], frozenset[str]]:
+    """Match every line against every pattern.
+
+    Returns:
+        the matches whose contexts the text shows, in order; and the names of all contexts that it shows.
+    """
+    found: list[Match] = []
+    shown: set[str] = set()
+    for index, line in enumerate(lines):
+        if not story.echoed(line.text):
+            hits = ((pattern, pattern.search(line.text)) for pattern in knowledge.patterns)
+            found += [Match(pattern, index, _groups(hit)) for pattern, hit in hits if hit is not None]
+        shown.update(context.name for context in knowledge.contexts if context.shown_by(line.text))
+    fitting = [m for m in found if m.pattern.context <= shown and not m.pattern.no_context & shown]
+    return fitting, frozenset(shown)
+
+
+def rank(matches: Iterable[Match], told: story.Story) -> list[Ranked]:
+    """Order the causes, the most convincing first."""
+    place = _Places(told)
+    by_cause: dict[str, list[tuple[int, Match]]] = {}
+    for match in matches:
+        if match.pattern.kind is Kind.CAUSE and match.pattern.cause is not None:
+            score = match.pattern.specificity + place.weight(match.index)
+            by_cause.setdefault(match.pattern.cause, []).append((score, match))
+    ranked = []
+    for cause, scored in by_cause.items():
+        scored.sort(key=lambda item: (-item[0], item[1].index))
+        others = {match.pattern.id for _, match in scored} - {scored[0][1].pattern.id}
+        total = scored[0][0] + _MORE * min(len(others), 3)
+        ranked.append(Ranked(cause, total, tuple(match for _, match in scored)))
+    return sorted(ranked, key=lambda one: (-one.score, one.best.index))
+
+
+class _Places:
+    """How much a line weighs for where it stands."""
+
+    def __init__(self, told: story.Story) -> None:
+        self._told = told
+        self._starts = [one.start for one in told.raised]
+        at = min(told.death, len(told.lines) - 1)
+        self._death_line = told.lines[at].number if told.lines else 0
+
+    def weight(self, index: int) -> int:
+        number = self._exception_at(index)
+        if number is not None and number in self._told.fatal:
+            return FATAL
+        line = self._told.lines[index]
+        weight = LONG_BEFORE if self._death_line - line.number > LONG else 0
+        if number is not None:
+            return weight + IN_EXCEPTION
+        if story.ignored(line.text):
+            return weight + IGNORED
+        return weight + WARNED if story.warned(line.text) else weight
+
+    def _exception_at(self, index: int) -> int | None:
+        number = bisect_right(self._starts, index) - 1
+        if number < 0:
+            return None
+        one = self._told.raised[number]
+        return number if index < one.end else None
+
+
+def _groups(match: re.Match[str]) -> Mapping[str, str]:
+    return {name: value for name, value in match.groupdict().items() if value is not None}
