@@ -66,7 +66,7 @@ def for_torch_mismatch(
         kernel = _kernel_change(environment, source)
         if kernel is not None:
             fixes.append(kernel)
-        fixes.extend((2, _stack_text(stack)) for stack in source.stacks[:1])
+        fixes.extend((2, _stack_text(stack)) for stack in _nearest(environment, source.stacks))
     if not fixes:
         version = environment.torch.release if environment.torch else "the installed release"
         name = owner.name if owner else "the extension"
@@ -156,6 +156,17 @@ def _pin(environment: Environment, name: str) -> str | None:
             exact = [s.version for s in requirement.specifier if s.operator == "=="]
             return exact[0] if exact else None
     return None
+
+
+def _nearest(environment: Environment, stacks: tuple[LockedSet, ...]) -> tuple[LockedSet, ...]:
+    """The one stack that keeps most of what is installed: torch if possible, else sglang, else the newest."""
+    torch, sglang = environment.torch, environment.distribution("sglang")
+
+    def distance(stack: LockedSet) -> tuple[bool, bool]:
+        other_torch = torch is None or stack.torch.partition("+")[0] != torch.release
+        return other_torch, sglang is None or stack.sglang != sglang.version
+
+    return tuple(sorted(stacks, key=distance)[:1])
 
 
 def _stack_text(stack: LockedSet) -> str:

@@ -203,19 +203,24 @@ def _nvrtc(environment: Environment) -> Iterator[Finding]:
             continue
         wanted = f"libnvrtc-builtins.so.{found.release}"
         beside = ", ".join(found.builtins) or "none"
-        major = found.release.partition(".")[0]
-        wheel = abi_fixes.wheel_of_library(found.soname, environment) or "nvidia-cuda-nvrtc"
-        plain = wheel.partition("=")[0]
         yield catalogue.finding(
             "CUDA006",
-            detail=f"{found.path} is of CUDA {found.release} and opens {wanted}; beside it there is: {beside}.",
+            detail=f"{found.path} is of CUDA {found.release} and will open {wanted}; beside it there is: {beside}.",
             object=found.path,
             evidence={"nvrtc": found.path, "wants": wanted, "builtins": list(found.builtins)},
-            fix=(
-                f"Install {plain}=={found.release}.* again with --force-reinstall --no-deps: libnvrtc.so.{major} and "
-                "its builtins then come from one wheel",
-            ),
+            fix=(_builtins_fix(environment, found.path, found.soname, wanted in found.builtins, found.release),),
         )
+
+
+def _builtins_fix(environment: Environment, path: str, soname: str, beside: bool, release: str) -> str:
+    if beside:
+        folder = path.rpartition("/")[0]
+        return f"Add {folder} to LD_LIBRARY_PATH or to the linker cache: NVRTC does not look beside itself"
+    wheel = (abi_fixes.wheel_of_library(soname, environment) or "nvidia-cuda-nvrtc").partition("=")[0]
+    return (
+        f"Install {wheel}=={release}.* again with --force-reinstall --no-deps: {soname} and its builtins then come "
+        "from one wheel"
+    )
 
 
 def _overwritten(environment: Environment) -> Iterator[Finding]:

@@ -99,6 +99,16 @@ def test_the_fix_that_sglang_requires_comes_first() -> None:
     assert "so move sglang with it" in fixes[1]
 
 
+def test_the_stack_that_keeps_the_installed_torch_is_offered_last() -> None:
+    stacks = (
+        abi_fixes.LockedSet("new", "2.14.1", "0.5.23", "sglang-kernel", "0.4.10"),
+        abi_fixes.LockedSet("same-torch", "2.11.0", "0.5.17", "sglang-kernel", "0.4.5"),
+    )
+    known = abi.Knowledge(HISTORY, abi_fixes.FixSource(HISTORY, KERNELS, stacks))
+    fixes = only(abi.judge_abi(environment(kernel(CHECK_INT), torch="2.11.0", cuda="13.0"), known)).fix
+    assert "stack same-torch has torch 2.11.0, sglang-kernel 0.4.5 and sglang 0.5.17" in fixes[-1]
+
+
 def test_a_cuda_13_kernel_is_not_sent_to_a_cuda_12_torch_in_silence() -> None:
     found = kernel(CHECK_INT, needed=("libtorch_cuda.so", "libcudart.so.13"))
     (fix, *_) = only(abi.judge_abi(environment(found), KNOWN)).fix

@@ -134,8 +134,14 @@ def test_nvrtc_wants_the_builtins_of_its_own_release(loaded: bool | None, rules:
     findings = judge(environment(nvrtc=(nvrtc,)))
     assert [f.rule for f in findings] == rules
     if findings:
-        assert "opens libnvrtc-builtins.so.13.0" in findings[0].detail
+        assert "will open libnvrtc-builtins.so.13.0" in findings[0].detail
         assert "nvidia-cuda-nvrtc==13.0.*" in findings[0].fix[0]
+
+
+def test_builtins_that_lie_beside_nvrtc_are_still_not_found() -> None:
+    """Seen with LD_DEBUG=libs: NVRTC 13.0 opens them by name alone and has no RUNPATH."""
+    nvrtc = Nvrtc("libnvrtc.so.13", "/x/libnvrtc.so.13", "13.0", ("libnvrtc-builtins.so.13.0",), False)
+    assert "Add /x to LD_LIBRARY_PATH" in only(judge(environment(nvrtc=(nvrtc,)))).fix[0]
 
 
 @pytest.mark.parametrize(("winner", "severity"), [("cu12 2.29.3", Severity.ERROR), ("cu13 2.29.7", Severity.WARNING)])
