@@ -14,6 +14,7 @@ from stack_builder.serve.plan import LaunchPlan
 
 SERIES_TOKENS = 64  # per prompt: enough for an average, a second or two on any model
 _FIRST_TIMEOUT = 300.0  # seconds; the first request may compile kernels (80 s were seen for sampling)
+MAX_LOG = 32 << 20  # bytes; a start writes some 100 kB
 _MAX_LINE = 2000  # characters of a log line that are matched
 
 
@@ -55,10 +56,12 @@ def marks(log: Path) -> Mapping[str, tuple[State, str]]:
     """What the log says of each feature; a line against it outweighs one for it."""
     found: dict[str, tuple[State, str]] = {}
     try:
-        with log.open(encoding="utf-8", errors="replace") as lines:
-            _scan(lines, found)
+        with log.open("rb") as file:
+            # the server goes on writing: only what stands there now, and of a flood its beginning, where set-up is told
+            head = file.read(min(log.stat().st_size, MAX_LOG))
     except OSError as error:
         raise MachineError(error.strerror or str(error), where=log) from error
+    _scan(head.decode("utf-8", errors="replace").splitlines(), found)
     return found
 
 

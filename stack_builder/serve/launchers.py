@@ -13,7 +13,8 @@ from stack_builder.errors import MachineError
 from stack_builder.serve.plan import LaunchPlan
 from stack_builder.serve.processes import ProcessId, end_session, listener, session_members
 
-STOP_PATIENCE = 30.0  # seconds; a server with CUDA graphs took 5-6 s on an H200
+# seconds; a server with CUDA graphs took 5-6 s on an H200
+STOP_PATIENCE = float(os.environ.get("STACKB_STOP_PATIENCE", "30"))
 _SHARED_MEMORY = "32g"  # NCCL and SGLang's own queues; Docker's default of 64 MB ends in "bus error"
 
 
@@ -70,10 +71,8 @@ class LocalServer:
 
     def stop(self) -> tuple[int, ...]:
         """See :class:`Server`."""
-        killed: tuple[int, ...] = ()
         # The leader may be long dead while its schedulers live: its number is still their session's.
-        if self.identity.alive or session_members(self.identity.pid):
-            killed = end_session(self.identity.pid, patience=STOP_PATIENCE)
+        killed = end_session(self.identity, patience=STOP_PATIENCE)
         if self.child is not None:
             self.child.wait()
         return killed

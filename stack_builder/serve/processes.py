@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 _PROC = Path("/proc")
 _LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp (include/net/tcp_states.h)
 _POLL = 0.05  # seconds
+ORPHAN_PATIENCE = 3.0  # seconds for children to follow a leader that has gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +79,30 @@ def listener(port: int) -> int | None:
     return 0
 
 
-def end_session(leader: int, *, patience: float) -> tuple[int, ...]:
+def end_session(leader: ProcessId, *, patience: float) -> tuple[int, ...]:
     """Stop every process of a session: SIGTERM to the leader, then SIGKILL to whoever is left.
 
-    SGLang's launcher takes SIGTERM for all of its tree; the wait gives it ``patience`` seconds for that.
+    SGLang's launcher takes SIGTERM for all of its tree; it gets ``patience`` seconds for that, and its children
+    :data:`ORPHAN_PATIENCE` once it has gone.
 
     Returns:
         the pids that had to be killed; empty after a clean stop.
     """
-    _signal(leader, signal.SIGTERM)
-    deadline = time.monotonic() + patience
-    while session_members(leader) and time.monotonic() < deadline:
-        time.sleep(_POLL)
-    killed = session_members(leader)
+    if leader.alive:
+        _signal(leader.pid, signal.SIGTERM)
+        _wait_until(lambda: not leader.alive, patience)
+    _wait_until(lambda: not session_members(leader.pid), ORPHAN_PATIENCE)
+    killed = session_members(leader.pid)
     for pid in killed:
         _signal(pid, signal.SIGKILL)
-    deadline = time.monotonic() + patience
-    while session_members(leader) and time.monotonic() < deadline:
-        time.sleep(_POLL)
+    _wait_until(lambda: not session_members(leader.pid), patience)
     return killed
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(_POLL)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from stack_builder.diagnose.explain import explain_file
+from stack_builder.diagnose import catalogue
+from stack_builder.diagnose.explain import explain
 from stack_builder.diagnose.running import RunningFacts, activity, judge_running
 from stack_builder.errors import MachineError
 from stack_builder.progress import Progress
@@ -140,16 +141,15 @@ def running_report(plan: LaunchPlan, facts: RunningFacts, readiness: Readiness) 
 
 
 def _explained(rule: str, ending: str, plan: LaunchPlan, log: Path) -> Report:
-    from stack_builder.diagnose import catalogue
-
-    explained = explain_file(log)
+    target = Target("server", plan.url)
+    facts: dict[str, Json] = {"log": str(log), "command": plan.shell()}
+    if log.stat().st_size == 0:
+        head = catalogue.finding(rule, detail=f"{ending}; it wrote nothing", object=str(log))
+        return Report(target, findings=(head,), facts=facts)
+    with log.open("rb") as stream:
+        explained = explain(stream, str(log))
     head = catalogue.finding(rule, detail=ending, object=str(log), cause=_cause(explained.findings))
-    return Report(
-        Target("server", plan.url),
-        findings=(head, *explained.findings),
-        skipped=explained.skipped,
-        facts={"log": str(log), "command": plan.shell(), **explained.facts},
-    )
+    return Report(target, (head, *explained.findings), explained.skipped, {**facts, **explained.facts})
 
 
 def _cause(findings: tuple[Finding, ...]) -> str | None:
