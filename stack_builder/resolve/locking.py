@@ -141,4 +141,5 @@ def _artifact(pin: Pin, readings: Readings, served: Served | None, via: tuple[st
         uploads=served.uploads if served else (),
         twins=served.twins if served else (),
         via=via,
+        unread=reading is None,
     )

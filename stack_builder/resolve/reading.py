@@ -27,7 +27,7 @@ from stack_builder.wheels.store import Store
 
 _VERSION = 1  # raise it when Reading or how it is computed changes
 _THREADS = 16  # they wait for the network, not for the processor
-_PREFIXES = (256 << 10, 4 << 20, 16 << 20)  # bytes of an ELF file, tried in turn until its libraries are seen
+_PREFIXES = (256 << 10, 4 << 20, 32 << 20)  # bytes of an ELF file, tried in turn until its libraries are seen
 
 Opener = Callable[[Pin], AbstractContextManager[SeekableFile]]
 

@@ -123,13 +123,16 @@ class Artifact:
         requires_python: as in METADATA.
         requires_dist: as in METADATA, in its order.
         needs_cuda: the versioned CUDA libraries its ELF files need, sorted; empty for none.
-        glibc: highest GLIBC_x.y version that its ELF files need, else None.
+        glibc: highest GLIBC_x.y version that its ELF files were seen to need, else None; a lower bound, since the
+            tables of some large objects lie beyond what is read of them.
         uploaded: ISO time that the index gives, else None.
         yanked: the index's reason, else None.
         uploads: where the index has listed one file name with several hashes, all the files of this version and
             platform, oldest first.
         twins: files of the same name and other bytes on other indexes.
         via: names of the packages that require it.
+        unread: its bytes could not be read: what is given here was recorded from elsewhere, and what is not given
+            is unknown.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -137,8 +140,8 @@ class Artifact:
     name: str
     version: str
     filename: str
-    sha256: str | None
-    size: int | None
+    sha256: str | None = None
+    size: int | None = None
     index: str = "default"
     tags: tuple[str, ...] = ()
     metadata_sha256: str | None = None
@@ -152,6 +155,7 @@ class Artifact:
     uploads: tuple[Upload, ...] = ()
     twins: tuple[Twin, ...] = ()
     via: tuple[str, ...] = ()
+    unread: bool = False
 
     @property
     def cuda_majors(self) -> tuple[int, ...]:
@@ -198,7 +202,9 @@ class Lock:
     def to_json(self) -> str:
         """``artifacts.json``: stable bytes; empty fields are left out."""
         body = {"schema_version": SCHEMA_VERSION, **asdict(self)}
-        body["artifacts"] = [{k: v for k, v in a.items() if v not in (None, (), [])} for a in body["artifacts"]]
+        body["artifacts"] = [
+            {k: v for k, v in a.items() if v or (v == 0 and v is not False)} for a in body["artifacts"]
+        ]
         body = {key: value for key, value in body.items() if value is not None}
         return json.dumps(body, indent=1, sort_keys=True) + "\n"
 

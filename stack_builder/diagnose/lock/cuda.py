@@ -34,7 +34,7 @@ def majors(facts: LockFacts) -> Iterator[Finding | Skipped]:
             evidence={"needs": {need.library: need.object for need in foreign}, "required_by": list(artifact.via)},
             fix=() if variants else None,
         )
-    unread = [artifact.name for artifact in facts.lock.artifacts if artifact.metadata_sha256 is None]
+    unread = [artifact.name for artifact in facts.lock.artifacts if artifact.unread]
     if unread:
         yield catalogue.skipped("LOCK008", f"objects could not be read: {', '.join(unread)}")
 

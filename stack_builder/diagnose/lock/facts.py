@@ -95,7 +95,7 @@ class LockFacts:
     @cached_property
     def without_metadata(self) -> tuple[str, ...]:
         """Packages whose requirements are not known: their METADATA was not read and not recorded either."""
-        return tuple(a.name for a in self.lock.artifacts if a.metadata_sha256 is None and not a.requires_dist)
+        return tuple(a.name for a in self.lock.artifacts if a.unread and a.metadata_sha256 is None)
 
     @cached_property
     def overrides(self) -> dict[str, SpecifierSet]:

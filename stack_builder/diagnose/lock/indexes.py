@@ -36,6 +36,7 @@ def several_uploads(facts: LockFacts) -> Iterator[Finding]:
             distribution=facts.distribution(artifact.name),
             detail=f"Index '{artifact.index}' has listed {_count(uploads)}. {verdict}",
             evidence={"uploads": [_upload(upload) for upload in uploads]},
+            fix=() if accepted else None,
         )
 
 
@@ -61,8 +62,9 @@ def served_today(facts: LockFacts) -> Iterator[Finding | Skipped]:
         return
     for index, reason in sorted(facts.served.unreachable.items()):
         missing = sum(a.index == index and a.name not in facts.served.by_name for a in facts.lock.artifacts)
-        text = f"index '{index}' gave no answer for {missing} wheels: {reason}"
-        yield from (catalogue.skipped(rule, text) for rule in _ONLINE)
+        silent = f"index '{index}' gave no answer for {missing} wheel{'s' if missing > 1 else ''}"
+        yield catalogue.skipped(_ONLINE[0], f"{silent}: {reason}")
+        yield from (catalogue.skipped(rule, f"{silent} (see {_ONLINE[0]})") for rule in _ONLINE[1:])
     for artifact in facts.lock.artifacts:
         served = facts.served.by_name.get(artifact.name)
         if served is not None:
