@@ -25,7 +25,7 @@ DEFAULT_JOBS = 8
 OWN_TASK = 64 << 20  # bytes from which a wheel gets a progress line of its own
 SPARE = 256 << 20  # bytes that stay free on the disk
 MAX_FOLDER = 1_000_000  # files looked at below --from
-_LEAVE = 2.0  # seconds that running downloads get to end after the first failure
+_LEAVE = 0.5  # seconds that running downloads get to end after the first failure
 
 _RELOCK = "run stackb lock --check to see what the index offers now"
 

@@ -160,30 +160,34 @@ class Http:
     def _follow(self, url: str, headers: Mapping[str, str]) -> httpx.Response:
         try:
             target = httpx.URL(url)
-        except httpx.InvalidURL as error:
-            raise IntegrityError(f"not a URL: {error}", where=redact(url)) from error
-        for _ in range(MAX_REDIRECTS + 1):
-            if target.scheme not in ("http", "https"):
-                raise IntegrityError(f"leads to a {target.scheme}: address, which is not followed", where=redact(url))
-            request = self._client.build_request("GET", target, headers=headers)
-            try:
-                response = self._client.send(request, stream=True, auth=self._auth(target))
-            except httpx.ConnectError as error:
-                if isinstance(error.__context__, ssl.SSLError) or "CERTIFICATE" in str(error).upper():
-                    fix = "name the certificate authority of your network in SSL_CERT_FILE"
-                    raise MachineError(f"certificate is not trusted ({error})", where=redact(url), fix=fix) from error
-                raise
-            if not response.has_redirect_location:
-                return response
-            response.close()
-            try:
+            for _ in range(MAX_REDIRECTS + 1):
+                if target.scheme not in ("http", "https"):
+                    raise IntegrityError(
+                        f"leads to a {target.scheme}: address, which is not followed", where=redact(url)
+                    )
+                response = self._send(target, headers)
+                if not response.has_redirect_location:
+                    return response
+                response.close()
                 following = target.join(response.headers["location"])
-            except httpx.InvalidURL as error:
-                raise IntegrityError(f"redirects to what is no URL: {error}", where=redact(url)) from error
-            if target.scheme == "https" and following.scheme == "http":
-                raise IntegrityError("redirects from https to http, which is not followed", where=redact(url))
-            target = following
+                if target.scheme == "https" and following.scheme == "http":
+                    raise IntegrityError("redirects from https to http, which is not followed", where=redact(url))
+                target = following
+        except httpx.InvalidURL as error:
+            raise IntegrityError(f"it, or what it redirects to, is no URL: {error}", where=redact(url)) from error
         raise MachineError(f"redirects more than {MAX_REDIRECTS} times", where=redact(url))
+
+    def _send(self, target: httpx.URL, headers: Mapping[str, str]) -> httpx.Response:
+        request = self._client.build_request("GET", target, headers=headers)
+        try:
+            return self._client.send(request, stream=True, auth=self._auth(target))
+        except httpx.ConnectError as error:
+            if "CERTIFICATE" not in str(error).upper():
+                raise
+            fix = "name the certificate authority of your network in SSL_CERT_FILE"
+            raise MachineError(
+                f"its certificate is not trusted ({error})", where=redact(str(target)), fix=fix
+            ) from error
 
     def _auth(self, url: httpx.URL) -> httpx.Auth:
         with self._lock:

@@ -20,6 +20,7 @@ MAX_FILES = 200_000
 
 _JSON = "application/vnd.pypi.simple.v1+json"
 _HTML = ("application/vnd.pypi.simple.v1+html", "text/html")
+_ARCHIVE = re.compile(r"\.(whl|tar\.gz|zip)([?#]|$)")  # other links of an HTML page are navigation
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TEXT_LIMIT = 4096  # characters of one value
 _BROKEN = "report it to whoever runs that index"
@@ -82,7 +83,7 @@ def _parse_json(page: Page) -> list[IndexFile]:
         raise IntegrityError(f"malformed index page ({reason})", where=redact(page.url), fix=_BROKEN) from error
 
 
-def _json_file(row: Mapping[str, object], base: str) -> IndexFile:
+def _json_file(row: Mapping[str, object], page_url: str) -> IndexFile:
     hashes = row["hashes"]
     yanked = row.get("yanked", False)
     metadata = row.get("core-metadata", row.get("dist-info-metadata", row.get("data-dist-info-metadata", False)))
@@ -91,7 +92,7 @@ def _json_file(row: Mapping[str, object], base: str) -> IndexFile:
         raise TypeError("hashes is no object")
     return IndexFile(
         filename=_plain(_text(row["filename"])),
-        url=_link(base, _text(row["url"])),
+        url=_link(page_url, page_url, _text(row["url"])),
         sha256=_sha256(hashes.get("sha256")),
         size=size if isinstance(size, int) and size >= 0 else None,
         uploaded=_optional(row.get("upload-time")),
@@ -131,18 +132,18 @@ def _parse_html(page: Page) -> list[IndexFile]:
             raise IntegrityError("malformed index page (endless tag)", where=redact(page.url), fix=_BROKEN)
     base = urljoin(page.url, parser.base) if parser.base else page.url
     try:
-        return [_html_file(values, base) for values in parser.links]
+        return [_html_file(values, base, page.url) for values in parser.links if _ARCHIVE.search(values["href"])]
     except ValueError as error:
         raise IntegrityError(f"malformed index page ({error})"[:300], where=redact(page.url), fix=_BROKEN) from error
 
 
-def _html_file(values: dict[str, str], base: str) -> IndexFile:
+def _html_file(values: dict[str, str], base: str, page_url: str) -> IndexFile:
     parts = urlsplit(_text(values["href"]))
     algorithm, _, digest = parts.fragment.partition("=")
     metadata = values.get("data-core-metadata", values.get("data-dist-info-metadata"))
     return IndexFile(
         filename=_plain(unquote(parts.path.rpartition("/")[2])),
-        url=_link(base, parts._replace(fragment="").geturl()),
+        url=_link(page_url, base, parts._replace(fragment="").geturl()),
         sha256=_sha256(digest) if algorithm == "sha256" else None,
         yanked=_yanked(values["data-yanked"]) if "data-yanked" in values else None,
         requires_python=_optional(values.get("data-requires-python")),
@@ -174,10 +175,10 @@ def _sha256(value: object) -> str | None:
     return value.lower() if isinstance(value, str) and _SHA256.fullmatch(value.lower()) else None
 
 
-def _link(base: str, url: str) -> str:
+def _link(page_url: str, base: str, url: str) -> str:
     """Make a link absolute; a page may not lead out of the web into files, nor from https to http."""
     absolute = urljoin(base, url)
-    source, target = urlsplit(base).scheme, urlsplit(absolute).scheme
+    source, target = urlsplit(page_url).scheme, urlsplit(absolute).scheme
     allowed = {"https": ("https",), "http": ("https", "http"), "file": ("https", "http", "file")}[source]
     if target not in allowed:
         raise ValueError(f"{source} page links to a {target[:20] or 'strange'} address: {redact(absolute)[:120]}")

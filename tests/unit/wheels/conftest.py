@@ -158,8 +158,9 @@ class _Handler(BaseHTTPRequestHandler):
         piece, pause = self.server.index.pace or (1 << 16, 0.0)
         end = limit if kind in ("reset", "cut", "stall") else len(body)
         for at in range(0, min(end, len(body)), piece):
-            sent = self.wfile.write(body[at : min(at + piece, end)])
-            seen.sent += sent
+            data = body[at : min(at + piece, end)]
+            seen.sent += len(data)  # before it leaves: whoever has it all finds it counted
+            self.wfile.write(data)
             if pause:
                 time.sleep(pause)
         if kind == "stall":
