@@ -118,10 +118,13 @@ def apply(
 
 
 @app.command()
-def revert(target: _Target = None, ids: _Ids = None, dry_run: _DryRun = False) -> None:
-    """Take patches back: all, or those of --patch. Files end as the wheel has them, to the byte."""
+def revert(target: _Target = None, ids: _Ids = None, stack: _Stack = None, dry_run: _DryRun = False) -> None:
+    """Take patches back: all, or those of --patch. Files end as the wheel has them, to the byte.
+
+    --stack names the stack whose own patches were applied.
+    """
     place = targets.parse(target)
-    found = site.find(place, _wanted(place, None, None, None, None).distributions)
+    found = site.find(place, _wanted(place, None, stack, None, None).distributions)
     _show(verbs.revert(found, ids, dry_run=dry_run), "no patch is applied", dry_run)
 
 

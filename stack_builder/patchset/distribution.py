@@ -155,12 +155,12 @@ class Distribution:
         """
         for file in self.manifest.files if self.manifest else ():
             if file.path == path:
-                return self._kept(file.before, path)
+                return self._kept(file.before)
         return self.read(path)
 
     def original_record(self) -> Record:
         """RECORD as it was before any patch."""
-        return Record(self._kept(self.manifest.record_before, self.record_path)) if self.manifest else self.record
+        return Record(self._kept(self.manifest.record_before)) if self.manifest else self.record
 
     def pristine(self) -> Distribution:
         """The distribution as if nothing had been patched."""
@@ -190,7 +190,8 @@ class Distribution:
         if self.manifest is None:
             return None
         files = {file.path: self.read(file.path) for file in self.manifest.files}
-        kept = {path: self.read(path) for path in self.kept_paths}
+        kept = {self.original_path(sha256): self._kept(sha256) for sha256 in self.manifest.originals}
+        kept[self.manifest_path] = self.read(self.manifest_path)
         expected = self.original_record().edited(files, kept)
         return None if expected == self.record.data else f"{self.record_path} was changed after patching"
 
@@ -201,10 +202,10 @@ class Distribution:
             return ()
         return (self.manifest_path, *(self.original_path(sha256) for sha256 in self.manifest.originals))
 
-    def _kept(self, sha256: str, path: str) -> bytes:
+    def _kept(self, sha256: str) -> bytes:
         data = self.current(self.original_path(sha256))
         if data is None or hashlib.sha256(data).hexdigest() != sha256:
-            raise self._damaged(f"the kept original of {path} is gone or damaged")
+            raise self._damaged(f"a kept original is gone or damaged: {sha256}")
         return data
 
     def _damaged(self, what: str) -> IntegrityError:

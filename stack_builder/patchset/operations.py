@@ -179,7 +179,7 @@ Operation = Annotated[EnsureDictKey | EnsureMethods | ReplaceText, Field(discrim
 
 def _outside(text: bytes, old: bytes, new: bytes) -> bool:
     """Look for an ``old`` that is not part of a ``new``: a patch that adds lines keeps its anchor."""
-    return old in text.replace(new, b"\0")
+    return old in (text.replace(new, b"\0") if old in new else text)
 
 
 def _expression(text: str) -> ast.expr:

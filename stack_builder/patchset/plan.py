@@ -19,26 +19,18 @@ class Plan:
     """What changes, and nothing else; empty where everything is as wanted.
 
     Attributes:
-        distribution: what it was made for.
-        writes: path -> new bytes, patched modules first, RECORD last.
+        modules: path -> bytes so far, of the modules that change; their bytecode is stale afterwards.
+        writes: path -> new bytes, the modules first, RECORD last.
         removes: paths that go.
     """
 
-    distribution: Distribution
+    modules: Mapping[str, bytes]
     writes: Mapping[str, bytes]
     removes: tuple[str, ...] = ()
 
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The modules whose bytes change; their bytecode is stale."""
-        inside = f"{self.distribution.dist_info}/"
-        return tuple(path for path in self.writes if not path.startswith(inside))
-
     def diff(self) -> bytes:
         """The change of the modules as a unified diff that ``patch -p1`` takes in site-packages."""
-        return b"".join(
-            unified_diff(path, self.distribution.current(path) or b"", self.writes[path]) for path in self.modules
-        )
+        return b"".join(unified_diff(path, before, self.writes[path]) for path, before in self.modules.items())
 
 
 def plan(distribution: Distribution, patches: Iterable[Patch]) -> Plan:
@@ -61,10 +53,11 @@ def plan(distribution: Distribution, patches: Iterable[Patch]) -> Plan:
         kept = {distribution.original_path(hashlib.sha256(data).hexdigest()): data for data in originals}
         kept[distribution.manifest_path] = make_manifest(pristine, patches, files).to_json()
     reverted = {file.path for file in distribution.manifest.files} - set(files) if distribution.manifest else set()
-    target = files | {path: pristine.read(path) for path in sorted(reverted)} | kept
-    target[distribution.record_path] = record.edited(files, kept)
+    target = files | {path: pristine.read(path) for path in sorted(reverted)}
+    modules = {path: distribution.read(path) for path, data in target.items() if distribution.read(path) != data}
+    target |= kept | {distribution.record_path: record.edited(files, kept)}
     writes = {path: data for path, data in target.items() if distribution.current(path) != data}
-    return Plan(distribution, writes, tuple(path for path in distribution.kept_paths if path not in kept))
+    return Plan(modules, writes, tuple(path for path in distribution.kept_paths if path not in kept))
 
 
 def patched_files(distribution: Distribution, patches: Iterable[Patch]) -> Mapping[str, bytes]:
