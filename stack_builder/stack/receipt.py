@@ -19,6 +19,8 @@ from stack_builder.files import atomic_write
 SCHEMA_VERSION = 1
 MAX_RECEIPT = 16 << 20  # bytes
 
+SAME_BYTES = "same bytes"
+
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -104,7 +106,7 @@ class DecisionRecord:
         packages: the wheels, sorted.
         winner: one of them.
         paths: how many paths this decided.
-        reason: from the stack file, or ``same bytes``.
+        reason: from the stack file, or :data:`SAME_BYTES` (then an executable file wins).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT

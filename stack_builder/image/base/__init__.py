@@ -1,0 +1,1 @@
+"""Bases: the layers below the wheels."""

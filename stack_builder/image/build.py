@@ -1,0 +1,392 @@
+"""From a lock and its wheels to an image: what is missing is made, everything else is taken from the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from stack_builder import __version__
+from stack_builder.errors import UsageError
+from stack_builder.image import environment, linker, oci, plan
+from stack_builder.image.base.model import Base, BaseRequest, architecture
+from stack_builder.image.base.providers import choose
+from stack_builder.image.bytecode import PROGRAM_SHA256
+from stack_builder.image.contents import Contents, Place
+from stack_builder.image.oci import Image, ImageConfig
+from stack_builder.image.plan import LayerPlan
+from stack_builder.image.rootfs import can_enter
+from stack_builder.image.settings import LAYOUT_VERSION, ImageSettings, load
+from stack_builder.image.store import GZIP_LAYER, locked
+from stack_builder.image.stream import Written
+from stack_builder.image.workspace import (
+    WheelJob,
+    Workspace,
+    compile_wheel,
+    finished,
+    key,
+    load_contents,
+    read_contents,
+    workers,
+    write_layer,
+)
+from stack_builder.progress import Progress
+from stack_builder.stack.lock import Artifact, Lock
+from stack_builder.stack.receipt import DebianPackage, DecisionRecord, LayerRecord, Receipt, WheelRecord, save
+from stack_builder.stack.spec import StackSpec
+
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to build.
+
+    Attributes:
+        gpu: what the image is for, such as ``sm_120``.
+        base: ``KIND:NAME``; None for the stack file's.
+        bytecode: compile the modules.
+        locked: refuse whatever the locks do not name exactly.
+        offline: use no network.
+        update_base: pin the recipe's packages anew.
+        base_packages: the exact packages of an earlier build.
+        jobs: worker processes; None for one per core.
+    """
+
+    gpu: str
+    base: str | None = None
+    bytecode: bool = True
+    locked: bool = False
+    offline: bool = False
+    update_base: bool = False
+    base_packages: tuple[DebianPackage, ...] = ()
+    jobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An image in the store.
+
+    Attributes:
+        image: digests and layers.
+        receipt: what it was made of.
+        written: titles of the layers that this build wrote; the others were there.
+    """
+
+    image: Image
+    receipt: Receipt
+    written: tuple[str, ...]
+
+
+def reference(stack: str, gpu: str) -> str:
+    """The name that an image gets unless the user chooses one."""
+    return f"stackb/{stack}:{gpu}"
+
+
+def build(
+    spec: StackSpec, lock: Lock, wheels: Mapping[str, Path], options: Options, space: Workspace, progress: Progress
+) -> Built:
+    """Build an image into the store of ``space``. Neither resolves nor downloads wheels.
+
+    Args:
+        spec: the stack file.
+        lock: its lock.
+        wheels: a file for each artifact's file name.
+        options: how.
+        space: the cache.
+        progress: where to report to.
+
+    Raises:
+        UsageError: the base has no such Python, or there are too many layers.
+        IntegrityError: a wheel is not what the lock or its own RECORD says; wheels collide and no winner is named.
+        MachineError: a tool, permission or space is missing.
+    """
+    if options.bytecode and (reason := can_enter()):
+        raise UsageError(f"bytecode cannot be compiled here: {reason}", fix="run as root or give --no-bytecode")
+    space.blobs.sweep()
+    base = _base(spec, options, space, progress)
+    return _Build(spec, lock, wheels, options, space, progress, base).run()
+
+
+def _base(spec: StackSpec, options: Options, space: Workspace, progress: Progress) -> Base:
+    _, provider, name = choose(options.base, spec.base)
+    request = BaseRequest(
+        name=name,
+        platform=spec.stack.platform,
+        blobs=space.blobs,
+        cache=space.root,
+        progress=progress,
+        offline=options.offline,
+        locked=options.locked,
+        update=options.update_base,
+        packages=options.base_packages,
+        programs=options.bytecode,
+    )
+    base = provider.provide(request)
+    interpreter = f"usr/bin/python{spec.stack.python}"
+    if base.rootfs and not (base.rootfs.path / interpreter).is_file():
+        raise UsageError(f"has no /{interpreter}", where=base.record.source, fix="choose another base with --base")
+    return base
+
+
+class _Build:
+    """One run of :func:`build`."""
+
+    def __init__(
+        self,
+        spec: StackSpec,
+        lock: Lock,
+        wheels: Mapping[str, Path],
+        options: Options,
+        space: Workspace,
+        progress: Progress,
+        base: Base,
+    ) -> None:
+        self._spec, self._lock, self._wheels, self._options = spec, lock, wheels, options
+        self._space, self._progress, self._base = space, progress, base
+        self._settings: ImageSettings = load()
+        self._place = Place(self._settings.python.prefix.strip("/"), spec.stack.python)
+        self._chain = key([layer.diff_id for layer in base.layers])
+        self._written: list[str] = []
+
+    def run(self) -> Built:
+        contents = self._contents()
+        dropped, decisions = plan.decide(contents, self._spec, self._options.gpu)
+        plans = plan.arrange(self._lock.artifacts, self._settings.layers, len(self._base.layers) + 2)
+        paths = sorted({file.path for each in contents.values() for file in each.files})
+        layers = (
+            *self._base.layers,
+            self._skeleton(),
+            *self._wheel_layers(plans, dropped),
+            self._finish(paths),
+        )
+        folders = linker.directories(paths, self._place.site, self._settings.linker.directories)
+        return self._assemble(layers, folders, decisions)
+
+    # --- wheels --------------------------------------------------------------------------------------------------
+
+    def _contents(self) -> dict[str, Contents]:
+        """What each wheel installs, by distribution name; wheels not seen before are hashed and read."""
+        kept = {a.filename: self._space.contents(_sha256(a), self._place) for a in self._lock.artifacts}
+        missing = [a for a in self._lock.artifacts if not kept[a.filename].is_file()]
+        if missing:
+            total = sum(a.size or 0 for a in missing)
+            with self._progress.task("reading wheels", total) as task, workers(self._options.jobs) as pool:
+                jobs = {
+                    pool.submit(
+                        read_contents, self._wheels[a.filename], a.filename, _sha256(a), self._place, kept[a.filename]
+                    ): a
+                    for a in _largest_first(missing)
+                }
+                for done in finished(jobs):
+                    task.advance(jobs[done].size or 0)
+        return {a.name: load_contents(kept[a.filename]) for a in self._lock.artifacts}
+
+    def _wheel_layers(self, plans: tuple[LayerPlan, ...], dropped: Mapping[str, frozenset[str]]) -> list[LayerRecord]:
+        keys = [self._layer_key(each, dropped) for each in plans]
+        layers = [self._space.memory.get(each) for each in keys]
+        missing = [number for number, layer in enumerate(layers) if layer is None]
+        if missing:
+            with workers(self._options.jobs) as pool:
+                self._compile(pool, [a for number in missing for a in plans[number].wheels])
+                for number, written in self._write(pool, {n: plans[n] for n in missing}, dropped):
+                    layer = layers[number] = _layer(plans[number].title, written, plans[number].wheels)
+                    self._space.memory.put(keys[number], layer)
+                    self._written.append(plans[number].title)
+        return [_present(layer) for layer in layers]
+
+    def _layer_key(self, each: LayerPlan, dropped: Mapping[str, frozenset[str]]) -> str:
+        rows = [
+            [a.filename, _sha256(a), sorted(dropped.get(a.name, ())), self._pack_key(a) if self._bytecode else None]
+            for a in each.wheels
+        ]
+        return key("wheels", self._place.prefix, self._place.python, rows)
+
+    def _compile(self, pool: ProcessPoolExecutor, wheels: Iterable[Artifact]) -> None:
+        todo = [a for a in wheels if self._bytecode and not self._space.pack(self._pack_key(a)).is_file()]
+        if not todo or self._base.rootfs is None:
+            return
+        root = self._base.rootfs.path
+        with self._progress.task("compiling bytecode", len(todo), unit="wheels") as task:
+            jobs = [
+                pool.submit(
+                    compile_wheel,
+                    self._wheels[a.filename],
+                    self._space.contents(_sha256(a), self._place),
+                    self._place.python,
+                    root,
+                    self._space.pack(self._pack_key(a)),
+                )
+                for a in sorted(todo, key=self._source_bytes, reverse=True)
+            ]
+            for _ in finished(jobs):
+                task.advance(1)
+
+    def _source_bytes(self, artifact: Artifact) -> int:
+        contents = load_contents(self._space.contents(_sha256(artifact), self._place))
+        return sum(file.size for file in contents.files if file.path.endswith(".py"))
+
+    def _write(
+        self, pool: ProcessPoolExecutor, plans: Mapping[int, LayerPlan], dropped: Mapping[str, frozenset[str]]
+    ) -> Iterable[tuple[int, Written]]:
+        def weight(number: int) -> int:
+            return sum(a.size or 0 for a in plans[number].wheels)
+
+        with self._progress.task("writing layers", sum(map(weight, plans))) as task:
+            jobs = {
+                pool.submit(
+                    write_layer,
+                    self._space.blobs.root,
+                    tuple(self._job(a, dropped.get(a.name, frozenset())) for a in plans[number].wheels),
+                ): number
+                for number in sorted(plans, key=weight, reverse=True)
+            }
+            for done in finished(jobs):
+                task.advance(weight(jobs[done]))
+                yield jobs[done], done.result()
+
+    def _job(self, artifact: Artifact, dropped: frozenset[str]) -> WheelJob:
+        return WheelJob(
+            wheel=self._wheels[artifact.filename],
+            filename=artifact.filename,
+            kept=self._space.contents(_sha256(artifact), self._place),
+            dropped=dropped,
+            pack=self._space.pack(self._pack_key(artifact)) if self._bytecode else None,
+        )
+
+    @property
+    def _bytecode(self) -> bool:
+        return self._options.bytecode and self._base.rootfs is not None
+
+    def _pack_key(self, artifact: Artifact) -> str:
+        return key("bytecode", self._chain, PROGRAM_SHA256, self._place.prefix, self._place.python, _sha256(artifact))
+
+    # --- the layers that are no wheels' ----------------------------------------------------------------------------
+
+    def _skeleton(self) -> LayerRecord:
+        place = self._place
+        layer_key = key("skeleton", place.prefix, place.python)
+        return self._remember("virtual environment", layer_key, lambda sink: environment.write_skeleton(sink, place))
+
+    def _finish(self, paths: list[str]) -> LayerRecord:
+        """The topmost layer: what makes libraries and the CUDA toolkit found."""
+        folders = linker.directories(paths, self._place.site, self._settings.linker.directories)
+        libraries = linker.libraries(paths, folders)
+        links = environment.toolkit_links(paths, self._toolkit, self._settings.toolkit.links)
+        rootfs, platform = self._base.rootfs, self._spec.stack.platform
+
+        def produce(sink: BinaryIO) -> Written:
+            files = [(linker.CONF, linker.conf(folders))]
+            if rootfs is not None:
+                with locked(rootfs.path.with_suffix(".lock")):
+                    files.append((linker.CACHE, linker.make_cache(rootfs, folders, libraries, links, platform)))
+            return environment.write_finish(sink, links, files)
+
+        layer_key = key("finish", self._chain, rootfs is not None, folders, libraries, links)
+        return self._remember("linker and toolkit", layer_key, produce)
+
+    def _remember(self, title: str, layer_key: str, produce: Callable[[BinaryIO], Written]) -> LayerRecord:
+        layer = self._space.memory.get(layer_key)
+        if layer is None:
+            layer = _layer(title, self._space.blobs.write(produce), ())
+            self._space.memory.put(layer_key, layer)
+            self._written.append(title)
+        return layer
+
+    # --- the whole ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _toolkit(self) -> str:
+        major = self._spec.stack.cuda.partition(".")[0]
+        return f"{self._place.site}/{self._settings.toolkit.home.format(major=major)}"
+
+    def _config(self, folders: list[str]) -> ImageConfig:
+        stack, base = self._spec.stack, self._base
+        prefix, home = f"/{self._place.prefix}", f"/{self._toolkit}"
+        variables = {
+            **base.environment,
+            **self._settings.environment,
+            "PATH": f"{prefix}/bin:{home}/bin:{base.environment.get('PATH', _SYSTEM_PATH)}",
+            "VIRTUAL_ENV": prefix,
+            "CUDA_HOME": home,
+        }
+        if base.rootfs is None:  # no ldconfig, so no linker cache: the next best
+            variables["LD_LIBRARY_PATH"] = ":".join(f"/{folder}" for folder in folders)
+        return ImageConfig(
+            architecture=architecture(stack.platform),
+            environment=variables,
+            command=("/bin/bash",),
+            labels={
+                "org.opencontainers.image.title": stack.name,
+                "org.opencontainers.image.description": stack.description,
+                "org.opencontainers.image.created": oci.CREATED,
+                "org.opencontainers.image.base.name": base.record.source,
+                "dev.stackb.base": base.record.identity,
+                "dev.stackb.bytecode": str(self._bytecode).lower(),
+                "dev.stackb.cuda": stack.cuda,
+                "dev.stackb.gpu": self._options.gpu,
+                "dev.stackb.layout": str(LAYOUT_VERSION),
+                "dev.stackb.lock": self._lock.sha256,
+                "dev.stackb.python": stack.python,
+                "dev.stackb.version": __version__,
+            },
+        )
+
+    def _assemble(
+        self, layers: tuple[LayerRecord, ...], folders: list[str], decisions: tuple[DecisionRecord, ...]
+    ) -> Built:
+        image = oci.assemble(self._space.blobs, self._config(folders), layers)
+        stack = self._spec.stack
+        receipt = Receipt(
+            tool=__version__,
+            layout=LAYOUT_VERSION,
+            stack=stack.name,
+            python=stack.python,
+            platform=stack.platform,
+            cuda=stack.cuda,
+            gpu=self._options.gpu,
+            lock_sha256=self._lock.sha256,
+            base=self._base.record,
+            wheels=tuple(
+                WheelRecord(a.name, a.version, a.filename, _sha256(a), self._wheels[a.filename].stat().st_size, a.index)
+                for a in self._lock.artifacts
+            ),
+            decisions=decisions,
+            bytecode=self._bytecode,
+            layers=layers,
+            config_digest=image.config_digest,
+            manifest_digest=image.manifest_digest,
+            reference=reference(stack.name, self._options.gpu),
+        )
+        save(self._space.receipts / f"{image.manifest_digest.removeprefix('sha256:')}.json", receipt)
+        return Built(image, receipt, tuple(self._written))
+
+
+def _layer(title: str, written: Written, wheels: Iterable[Artifact]) -> LayerRecord:
+    return LayerRecord(
+        title=title,
+        digest=f"sha256:{written.digest}",
+        diff_id=f"sha256:{written.diff_id}",
+        size=written.size,
+        media_type=GZIP_LAYER,
+        holds=tuple(f"{a.name} {a.version}" for a in wheels),
+    )
+
+
+def _sha256(artifact: Artifact) -> str:
+    if artifact.sha256 is None:
+        raise UsageError("the lock gives no sha256", where=artifact.filename, fix="run stackb lock --check")
+    return artifact.sha256
+
+
+def _largest_first(wheels: Iterable[Artifact]) -> list[Artifact]:
+    """The last to end should not be the one that takes longest."""
+    return sorted(wheels, key=lambda a: (-(a.size or 0), a.name))
+
+
+def _present(layer: LayerRecord | None) -> LayerRecord:
+    if layer is None:
+        raise AssertionError("a layer was neither remembered nor written")
+    return layer

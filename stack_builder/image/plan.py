@@ -1,0 +1,134 @@
+"""Which wheel goes into which layer, and who writes a path that several wheels ship."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from posixpath import dirname
+
+from stack_builder.errors import IntegrityError, UsageError
+from stack_builder.image.contents import Contents, InstalledFile
+from stack_builder.image.settings import MAX_LAYERS, LayerSettings
+from stack_builder.stack.lock import Artifact
+from stack_builder.stack.receipt import SAME_BYTES, DecisionRecord
+from stack_builder.stack.spec import StackSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """One layer of wheels; ``title`` says what it holds."""
+
+    title: str
+    wheels: tuple[Artifact, ...]
+
+
+def decide(
+    wheels: Mapping[str, Contents], spec: StackSpec, gpu: str
+) -> tuple[dict[str, frozenset[str]], tuple[DecisionRecord, ...]]:
+    """Choose one wheel for every path that several ship.
+
+    Args:
+        wheels: contents by distribution name.
+        spec: names the winners.
+        gpu: what the image is for, such as ``sm_120``.
+
+    Returns:
+        for each distribution the paths it must not write, and the decisions taken.
+
+    Raises:
+        IntegrityError: different bytes at one path and no winner named; a file where another wheel needs a directory.
+    """
+    owners: defaultdict[str, list[tuple[str, InstalledFile]]] = defaultdict(list)
+    for name in sorted(wheels):
+        for file in wheels[name].files:
+            owners[file.path].append((name, file))
+    _refuse_file_as_directory(owners)
+    dropped: defaultdict[str, set[str]] = defaultdict(set)
+    counts: defaultdict[tuple[tuple[str, ...], str, str], int] = defaultdict(int)
+    undecided: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for path, rivals in owners.items():
+        if len(rivals) == 1:
+            continue
+        names = tuple(name for name, _ in rivals)
+        if len({(file.hash, file.size) for _, file in rivals}) == 1:
+            winner, reason = max(rivals, key=lambda rival: rival[1].mode)[0], SAME_BYTES
+        elif rule := spec.winner_for(frozenset(names), gpu):
+            winner, reason = rule.winner, rule.reason
+        else:
+            undecided[names].append(path)
+            continue
+        counts[names, winner, reason] += 1
+        for name in names:
+            if name != winner:
+                dropped[name].add(path)
+    if undecided:
+        _refuse_undecided(undecided, gpu)
+    decisions = tuple(DecisionRecord(names, winner, n, reason) for (names, winner, reason), n in sorted(counts.items()))
+    return {name: frozenset(paths) for name, paths in dropped.items()}, decisions
+
+
+def arrange(wheels: Sequence[Artifact], settings: LayerSettings, others: int) -> tuple[LayerPlan, ...]:
+    """Distribute wheels over layers, lowest first.
+
+    Args:
+        wheels: all of them, in any order.
+        settings: sizes and heights.
+        others: layers that the image has besides these.
+
+    Raises:
+        UsageError: more layers than engines take.
+    """
+    own: list[Artifact] = []
+    top: list[Artifact] = []
+    shared: defaultdict[int, list[Artifact]] = defaultdict(list)
+    for wheel in sorted(wheels, key=lambda w: w.name):
+        if wheel.name in settings.top:
+            top.append(wheel)
+        elif (wheel.size or 0) >= settings.own:
+            own.append(wheel)
+        else:
+            digest = hashlib.sha256(wheel.name.encode()).digest()
+            shared[int.from_bytes(digest[:4], "big") % settings.shared].append(wheel)
+    own.sort(key=lambda w: (settings.rank(w.name), w.name))
+    layers = [_single(wheel) for wheel in own]
+    layers += [LayerPlan(f"{len(group)} wheels", tuple(group)) for _, group in sorted(shared.items())]
+    layers += [_single(wheel) for wheel in top]
+    if len(layers) + others > MAX_LAYERS:
+        raise UsageError(
+            f"{len(layers) + others} layers, more than the {MAX_LAYERS} that engines take",
+            where="docker/image.toml",
+            fix="raise layers.own or lower layers.shared",
+        )
+    return tuple(layers)
+
+
+def _single(wheel: Artifact) -> LayerPlan:
+    return LayerPlan(f"{wheel.name} {wheel.version}", (wheel,))
+
+
+def _refuse_file_as_directory(owners: Mapping[str, Sequence[tuple[str, InstalledFile]]]) -> None:
+    folders: dict[str, str] = {}
+    for path, rivals in owners.items():
+        folder = dirname(path)
+        while folder and folder not in folders:
+            folders[folder] = rivals[0][0]
+            folder = dirname(folder)
+    for path in folders.keys() & owners.keys():
+        raise IntegrityError(
+            f"a file in {owners[path][0][0]} and a directory in {folders[path]}",
+            where=f"/{path}",
+            fix="pin another version of one of them",
+        )
+
+
+def _refuse_undecided(undecided: Mapping[tuple[str, ...], Sequence[str]], gpu: str) -> None:
+    names, paths = next(iter(sorted(undecided.items())))
+    more = f" and {len(paths) - 1} other paths" if len(paths) > 1 else ""
+    others = f"; {len(undecided) - 1} other sets of wheels collide too" if len(undecided) > 1 else ""
+    raise IntegrityError(
+        f"{' and '.join(names)} ship different bytes at /{min(paths)}{more}{others}",
+        where=gpu,
+        fix="name the winner in stack.toml with [[winner]], its packages and the reason",
+    )

@@ -1,0 +1,130 @@
+"""What the image stage keeps in the cache, and the worker processes that fill it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stack_builder.errors import IntegrityError
+from stack_builder.files import atomic_write
+from stack_builder.image import bytecode, layers
+from stack_builder.image import contents as wheel_contents
+from stack_builder.image.contents import Contents, Place
+from stack_builder.image.layers import WheelSource
+from stack_builder.image.rootfs import Rootfs
+from stack_builder.image.settings import LAYOUT_VERSION
+from stack_builder.image.store import BlobStore, LayerMemory
+from stack_builder.image.stream import Written
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Folders of the cache, each of which may be deleted at any time.
+
+    Attributes:
+        root: the cache.
+    """
+
+    root: Path
+
+    @property
+    def blobs(self) -> BlobStore:
+        """Layers, configurations and manifests."""
+        return BlobStore(self.root / "oci")
+
+    @property
+    def memory(self) -> LayerMemory:
+        """Which inputs gave which layer."""
+        return LayerMemory(self.root / "layers", self.blobs)
+
+    @property
+    def receipts(self) -> Path:
+        """A receipt for every image built, by manifest digest."""
+        return self.root / "receipts"
+
+    def contents(self, sha256: str, place: Place) -> Path:
+        """Where the contents of a wheel are kept."""
+        return self.root / "contents" / f"{key(sha256, place.prefix, place.python)}.json"
+
+    def pack(self, pack_key: str) -> Path:
+        """Where the bytecode of a wheel is kept."""
+        return self.root / "bytecode" / f"{pack_key}.zip"
+
+
+def key(*parts: object) -> str:
+    """A name for the result of ``parts``, under this layout version."""
+    return hashlib.sha256(json.dumps([LAYOUT_VERSION, *parts]).encode()).hexdigest()
+
+
+@contextmanager
+def workers(jobs: int | None) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes, as many as there are cores; an error or Ctrl-C cancels what has not begun."""
+    count = jobs or len(os.sched_getaffinity(0))
+    # Spawned, not forked: the parent may have threads (progress bars, downloads).
+    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def finished(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
+    """Yield futures as they end; the first failure is raised at once."""
+    for future in as_completed(futures):
+        future.result()
+        yield future
+
+
+# --- what a worker does: functions of plain data, found by name in the new process ------------------------------------
+
+
+def read_contents(wheel: Path, filename: str, sha256: str, place: Place, kept: Path) -> None:
+    """Hash a wheel and keep what it installs.
+
+    Raises:
+        IntegrityError: not the bytes that the lock names, or a malformed wheel.
+    """
+    with wheel.open("rb") as file:
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != sha256:
+        raise IntegrityError(
+            f"sha256 is {actual}, the lock says {sha256}", where=wheel, fix="delete the file and run stackb fetch"
+        )
+    atomic_write(kept, wheel_contents.read(wheel, filename, place).to_json())
+
+
+def load_contents(kept: Path) -> Contents:
+    """Read what :func:`read_contents` kept."""
+    return Contents.from_json(kept.read_text(encoding="utf-8"))
+
+
+def compile_wheel(wheel: Path, kept: Path, python: str, root: Path, pack: Path) -> None:
+    """See :func:`stack_builder.image.bytecode.compile_wheel`."""
+    bytecode.compile_wheel(wheel, load_contents(kept), python, Rootfs(root), pack)
+
+
+@dataclass(frozen=True, slots=True)
+class WheelJob:
+    """One wheel of a layer to be written; its contents are read by the worker."""
+
+    wheel: Path
+    filename: str
+    kept: Path
+    dropped: frozenset[str]
+    pack: Path | None
+
+
+def write_layer(blobs: Path, jobs: tuple[WheelJob, ...]) -> Written:
+    """See :func:`stack_builder.image.layers.write_layer`."""
+    sources = tuple(WheelSource(j.wheel, j.filename, load_contents(j.kept), j.dropped, j.pack) for j in jobs)
+    return BlobStore(blobs).write(lambda sink: layers.write_layer(sink, sources))
