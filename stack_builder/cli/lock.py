@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import cache
 from typing import Annotated
 
 import typer
@@ -18,12 +17,11 @@ from stack_builder.diagnose.lock import check_lock, make_lock, previous_lock
 from stack_builder.errors import UsageError
 from stack_builder.progress import Progress
 from stack_builder.report import Report, Severity
-from stack_builder.resolve import RESOLVERS, Indexes, locking
+from stack_builder.resolve import RESOLVERS, locking
+from stack_builder.resolve.indexes import Indexes, indexes_when_asked
 from stack_builder.resolve.model import Resolver
 from stack_builder.stack import lock as lock_file
 from stack_builder.stack import spec as stack_file
-from stack_builder.wheels.http import Http
-from stack_builder.wheels.index import indexes_of
 
 
 class ResolverName(StrEnum):
@@ -62,15 +60,14 @@ def command(
     spec, said, today = stack_file.load(place), progress.for_terminal(), datetime.now(UTC).date()
     if check and (upgrade or cross_check or dry_run or resolver is not ResolverName.AUTO):
         raise UsageError("--check resolves nothing", fix="leave out --upgrade, --cross-check, --dry-run and --resolver")
-    with Http() as http:
-        indexes = cache(lambda: indexes_of(spec, http))
+    with indexes_when_asked(spec) as indexes:
         if check:
             report = check_lock(place, spec, None if offline else indexes, said, today)
             raise typer.Exit(emit(report, format))
         before = previous_lock(place, said)
         request = locking.request_for(spec, before, [canonicalize_name(name) for name in upgrade or ()])
         resolvers = _resolvers(resolver, cross_check, offline, indexes, said)
-        made = make_lock(request, resolvers, indexes, said, today)
+        made = make_lock(request, resolvers, before, indexes, said, today)
     changes = locking.differences(before, made.draft.lock)
     code = emit(_with_changes(made.report, changes, format), format)
     if any(finding.severity is Severity.ERROR for finding in made.report.findings):

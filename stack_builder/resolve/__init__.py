@@ -5,18 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from stack_builder.progress import Progress
+from stack_builder.resolve.indexes import Indexes
 from stack_builder.resolve.model import Resolver
-from stack_builder.resolve.piptools import PipTools
-from stack_builder.resolve.uv import Uv
-from stack_builder.wheels.index import Index
 
-Indexes = Callable[[], Mapping[str, Index]]
 
-# Name on the command line -> maker. The first is the default, the others can cross-check it.
-RESOLVERS: dict[str, Callable[[Indexes, Progress, bool], Resolver]] = {
-    "uv": lambda indexes, progress, offline: Uv(progress, offline),
-    "pip-tools": lambda indexes, progress, offline: PipTools(indexes, progress, offline),
-}
+def _uv(indexes: Indexes, progress: Progress, offline: bool) -> Resolver:
+    from stack_builder.resolve.uv import Uv
+
+    return Uv(progress, offline)
+
+
+def _pip_tools(indexes: Indexes, progress: Progress, offline: bool) -> Resolver:
+    from stack_builder.resolve.piptools import PipTools
+
+    return PipTools(indexes, progress, offline)
+
+
+# Name on the command line -> maker. The first is the default, the others can cross-check it. Each is imported when
+# it is made: pip-tools needs an HTTP client, uv does not.
+RESOLVERS: dict[str, Callable[[Indexes, Progress, bool], Resolver]] = {"uv": _uv, "pip-tools": _pip_tools}

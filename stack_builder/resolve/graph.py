@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+
+from stack_builder.resolve.target import Target
+from stack_builder.stack.lock import Artifact
+from stack_builder.stack.spec import StackSpec
 
 
 @dataclass
@@ -26,6 +31,12 @@ class Graph:
     def via(self, name: str) -> tuple[str, ...]:
         """Names of the packages that require ``name``, sorted."""
         return tuple(sorted(self.requirers.get(name, ())))
+
+
+def build_for(spec: StackSpec, artifacts: Iterable[Artifact]) -> Graph:
+    """Walk a lock from the roots of its stack file."""
+    lines = {artifact.name: artifact.requires_dist for artifact in artifacts}
+    return build(spec.requires, lines, Target.of(spec).environment)
 
 
 def build(roots: Iterable[str], requires_dist: Mapping[str, Iterable[str]], environment: Mapping[str, str]) -> Graph:
@@ -64,10 +75,15 @@ def _parse(name: str, lines: Iterable[str], graph: Graph) -> list[Requirement]:
     parsed = []
     for line in lines:
         try:
-            parsed.append(Requirement(line))
+            parsed.append(_requirement(line))
         except InvalidRequirement:
             graph.malformed.setdefault(name, []).append(line)
     return parsed
+
+
+@cache
+def _requirement(line: str) -> Requirement:
+    return Requirement(line)
 
 
 def _applies(requirement: Requirement, extra: str, environment: Mapping[str, str]) -> bool:

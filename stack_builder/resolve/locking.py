@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from stack_builder.progress import Progress
 from stack_builder.resolve import graph, requirements
+from stack_builder.resolve.indexes import Indexes
 from stack_builder.resolve.model import DEFAULT_INDEX, Pin, Request, Resolver
 from stack_builder.resolve.reading import Opener, Readings, read_all
 from stack_builder.resolve.served import Served, Wanted, look_up
 from stack_builder.resolve.target import Target
 from stack_builder.stack.lock import Artifact, Lock
 from stack_builder.stack.spec import StackSpec
-from stack_builder.wheels.index import Index
 
 ALL = ":all:"  # to upgrade everything, as pip's --only-binary spells it
 
@@ -56,7 +56,7 @@ def draft(
     request: Request,
     resolver: Resolver,
     pins: tuple[Pin, ...],
-    indexes: Callable[[], Mapping[str, Index]],
+    indexes: Indexes,
     opener: Opener,
     progress: Progress,
 ) -> Draft:

@@ -10,7 +10,6 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +17,10 @@ from pathlib import Path
 from stack_builder.errors import IntegrityError, MachineError, StackbError, UsageError
 from stack_builder.progress import Progress, Silent
 from stack_builder.resolve import process, requirements
+from stack_builder.resolve.indexes import Indexes
 from stack_builder.resolve.loopback import LoopbackIndex
 from stack_builder.resolve.model import Pin, Request
 from stack_builder.resolve.target import Target
-from stack_builder.wheels.index import Index
 
 _TIMEOUT = 3600.0  # seconds; 210 packages take two to four minutes
 _KEEP = frozenset({"PIP_NO_CACHE_DIR", "PIP_CACHE_DIR"})
@@ -39,7 +38,7 @@ class PipTools:
         offline: refuse to resolve; pip has no cache to resolve from.
     """
 
-    indexes: Callable[[], Mapping[str, Index]]
+    indexes: Indexes
     progress: Progress = field(default_factory=Silent)
     offline: bool = False
 

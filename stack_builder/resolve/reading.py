@@ -17,11 +17,11 @@ from stack_builder.elf.needed import cuda_majors, highest_glibc, needed_from_pre
 from stack_builder.errors import StackbError
 from stack_builder.progress import Progress
 from stack_builder.resolve.collisions import collisions
+from stack_builder.resolve.indexes import Indexes
 from stack_builder.resolve.model import Pin
 from stack_builder.stack.lock import Artifact, Collision, CudaNeed
 from stack_builder.wheels.archive import Entry, SeekableFile, WheelArchive, iter_elf_entries
 from stack_builder.wheels.facts import WheelFacts, cached_facts, read_facts
-from stack_builder.wheels.index import Index, IndexFile
 from stack_builder.wheels.memo import Memo
 from stack_builder.wheels.store import Store
 
@@ -65,7 +65,7 @@ class Readings:
     collisions: tuple[Collision, ...] | None
 
 
-def store_or_index(store: Store, indexes: Callable[[], Mapping[str, Index]]) -> Opener:
+def store_or_index(store: Store, indexes: Indexes) -> Opener:
     """Open wheels from the store where they are in it, otherwise in place on their index.
 
     Args:
@@ -80,6 +80,8 @@ def store_or_index(store: Store, indexes: Callable[[], Mapping[str, Index]]) -> 
             with stored.open("rb") as file:
                 yield file
         else:
+            from stack_builder.wheels.simple import IndexFile  # loads an HTTP client
+
             listed = IndexFile(pin.filename, pin.url, pin.sha256, pin.size)
             with indexes()[pin.index].open(listed) as remote:
                 yield remote

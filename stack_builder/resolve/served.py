@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
@@ -14,7 +15,9 @@ from stack_builder.progress import Progress
 from stack_builder.resolve.model import DEFAULT_INDEX
 from stack_builder.resolve.target import Target
 from stack_builder.stack.lock import Twin, Upload
-from stack_builder.wheels.index import Index, IndexFile
+
+if TYPE_CHECKING:  # see resolve/indexes.py
+    from stack_builder.wheels.index import Index, IndexFile
 
 _THREADS = 16  # they wait for the network, not for the processor
 

@@ -89,8 +89,7 @@ class LockFacts:
     @cached_property
     def graph(self) -> graph.Graph:
         """Who requires whom, as far as METADATA is known."""
-        lines = {artifact.name: artifact.requires_dist for artifact in self.lock.artifacts}
-        return graph.build(self.spec.requires, lines, self.target.environment)
+        return graph.build_for(self.spec, self.lock.artifacts)
 
     @cached_property
     def without_metadata(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -13,7 +14,8 @@ from stack_builder.diagnose.lock.judge import judge
 from stack_builder.errors import StackbError
 from stack_builder.progress import Progress
 from stack_builder.report import Finding, Report
-from stack_builder.resolve import Indexes, locking, reading, requirements, served
+from stack_builder.resolve import graph, locking, reading, requirements, served
+from stack_builder.resolve.indexes import Indexes
 from stack_builder.resolve.locking import Draft
 from stack_builder.resolve.model import Request, Resolver
 from stack_builder.resolve.target import Target
@@ -32,13 +34,19 @@ class Made:
 
 
 def make_lock(
-    request: Request, resolvers: Sequence[Resolver], indexes: Indexes, progress: Progress, today: date
+    request: Request,
+    resolvers: Sequence[Resolver],
+    before: Lock | None,
+    indexes: Indexes,
+    progress: Progress,
+    today: date,
 ) -> Made:
     """Resolve, read the chosen wheels, and apply every rule that needs no look at what is served today.
 
     Args:
         request: what to resolve.
         resolvers: the first one's answer becomes the lock; every other one must agree with it (LOCK024).
+        before: the lock as it stands.
         indexes: gives the indexes by name; called only where one has to be asked.
         progress: shows the reading of wheels that are not in the cache.
         today: decides whether an override has expired.
@@ -47,13 +55,19 @@ def make_lock(
         UsageError: the stack file cannot be satisfied.
         MachineError: a resolver or an index cannot be used.
     """
-    first, *others = resolvers
-    pins = first.resolve(request)
-    disagreeing = []
-    for other in others:
-        progress.note(f"resolving again with {other.identity}")
-        if changes := locking.disagreements(pins, other.resolve(request)):
-            disagreeing.append(_disagreement(first, other, changes))
+    with ThreadPoolExecutor(len(resolvers)) as pool:
+        answers = [pool.submit(resolver.resolve, request) for resolver in resolvers]
+        if (
+            before is not None
+        ):  # most requirements will be met again: parse them while the resolvers wait for the network
+            graph.build_for(request.spec, before.artifacts)
+        pins, *others = [answer.result() for answer in answers]
+    first = resolvers[0]
+    disagreeing = [
+        _disagreement(first, other, changes)
+        for other, theirs in zip(resolvers[1:], others, strict=True)
+        if (changes := locking.disagreements(pins, theirs))
+    ]
     opener = reading.store_or_index(Store(), indexes)
     draft = locking.draft(request, first, pins, indexes, opener, progress)
     facts = LockFacts(
