@@ -12,9 +12,7 @@ from stack_builder import progress
 from stack_builder.cli.output import write
 from stack_builder.stack import lock as lock_file
 from stack_builder.stack import spec as stack_file
-from stack_builder.wheels.fetch import DEFAULT_JOBS, Fetched, Network, Source, fetch
-from stack_builder.wheels.http import Http
-from stack_builder.wheels.index import indexes_of
+from stack_builder.wheels.fetch import DEFAULT_JOBS, Fetched, Source, fetch, on_demand
 from stack_builder.wheels.store import Store
 
 _SAID = {Source.STORE: "already there", Source.FOLDER: "from the folder", Source.INDEX: "downloaded"}
@@ -41,11 +39,11 @@ def command(
     place = stack_file.find(stack)
     spec, lock = stack_file.load(place), lock_file.load(place)
     store, said = Store(), progress.for_terminal()
-    with Http() as http:
+    with on_demand(spec) as network:
         done = fetch(
             lock,
             store,
-            network=None if offline else lambda: Network(http, indexes_of(spec, http)),
+            network=None if offline else network,
             folder=folder,
             jobs=jobs,
             progress=said,

@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from stack_builder.errors import IntegrityError, MachineError, UsageError
-from stack_builder.progress import Progress, Task, amount_text
+from stack_builder.progress import Progress, amount_text
 from stack_builder.stack.lock import Artifact, Lock
-from stack_builder.wheels.download import download
-from stack_builder.wheels.http import Http
-from stack_builder.wheels.index import Index, IndexFile, local_path
-from stack_builder.wheels.store import Store, free_bytes
+from stack_builder.stack.spec import StackSpec
+from stack_builder.wheels.store import Part, Store, free_bytes
+
+if TYPE_CHECKING:  # an HTTP client takes 0.3 s to load, which a run with every wheel at hand need not spend
+    from stack_builder.wheels.http import Http
+    from stack_builder.wheels.index import Index, IndexFile
 
 DEFAULT_JOBS = 8
 OWN_TASK = 64 << 20  # bytes from which a wheel gets a progress line of its own
@@ -53,6 +56,21 @@ class Network:
 
     http: Http
     indexes: Mapping[str, Index]
+
+
+@contextmanager
+def on_demand(spec: StackSpec | None) -> Iterator[Callable[[], Network]]:
+    """Yield what connects to the indexes of a stack when it is called; the connections end with the context."""
+    with ExitStack() as stack:
+
+        def connect() -> Network:
+            from stack_builder.wheels.http import Http
+            from stack_builder.wheels.index import indexes_of
+
+            http = stack.enter_context(Http())
+            return Network(http, indexes_of(spec, http))
+
+        yield connect
 
 
 def fetch(
@@ -171,7 +189,8 @@ class _Run:
             self._progress.note(f"{artifact.filename} was yanked from its index: {file.yanked}")
         sha256 = _sha256(artifact)
         if urlsplit(file.url).scheme == "file":
-            path = self._store.add_file(local_path(file.url), sha256, artifact.filename, self._stop)
+            source = Path(unquote(urlsplit(file.url).path))
+            path = self._store.add_file(source, sha256, artifact.filename, self._stop)
             self._count(artifact.size or 0)
             return Fetched(artifact, path, Source.INDEX)
         size = artifact.size if artifact.size is not None else file.size
@@ -179,30 +198,38 @@ class _Run:
             if part is None:  # another process was faster
                 self._count(artifact.size or 0)
                 return Fetched(artifact, self._store.path(sha256, artifact.filename), Source.STORE)
-            left = part.size
-            self._count(left)
-            with ExitStack() as stack:
-                own: Task | None = None
-                if (size or 0) >= OWN_TASK:
-                    own = stack.enter_context(self._progress.task(artifact.filename, size))
-                    own.advance(left)
+            with self._watched(artifact.filename, size) as arrived:
+                return Fetched(artifact, self._download(network.http, file.url, part, size, arrived), Source.INDEX)
 
-                def arrived(amount: int) -> None:
-                    self._count(amount)
-                    if own is not None:
-                        own.advance(amount)
+    def _download(self, http: Http, url: str, part: Part, size: int | None, arrived: Callable[[int], None]) -> Path:
+        from stack_builder.wheels.download import download
 
-                download(network.http, file.url, part, size=size, arrived=arrived, stop=self._stop)
-                try:
-                    path = part.commit()
-                except IntegrityError:
-                    if not left:
-                        raise
-                    # What an earlier run left may be of another upload or decayed: once more, from the beginning.
-                    arrived(-(size or 0))
-                    download(network.http, file.url, part, size=size, arrived=arrived, stop=self._stop)
-                    path = part.commit()
-            return Fetched(artifact, path, Source.INDEX)
+        left = part.size
+        arrived(left)
+        download(http, url, part, size=size, arrived=arrived, stop=self._stop)
+        try:
+            return part.commit()
+        except IntegrityError:
+            if not left:
+                raise
+        # What an earlier run left may be of another upload, or decayed: once more, from the beginning.
+        arrived(-(size or 0))
+        download(http, url, part, size=size, arrived=arrived, stop=self._stop)
+        return part.commit()
+
+    @contextmanager
+    def _watched(self, label: str, size: int | None) -> Iterator[Callable[[int], None]]:
+        """Yield what counts arriving bytes: in the total and, for a large wheel, in a task of its own."""
+        if (size or 0) < OWN_TASK:
+            yield self._count
+            return
+        with self._progress.task(label, size) as own:
+
+            def count(amount: int) -> None:
+                own.advance(amount)
+                self._count(amount)
+
+            yield count
 
     def _from_folder(self, artifact: Artifact) -> Path | None:
         """Try the files of that name below ``--from``; one with other bytes does not count, unless nothing else can."""

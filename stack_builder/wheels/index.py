@@ -84,7 +84,7 @@ class Index:
         url = file.url + ".metadata"
         try:
             if urlsplit(url).scheme == "file":
-                data = local_path(url).read_bytes()
+                data = _local_path(url).read_bytes()
             else:
                 data = self._http.page(url, accept="*/*", limit=MAX_METADATA).body
         except (NotFoundError, FileNotFoundError):
@@ -102,7 +102,7 @@ class Index:
             RangesUnsupportedError: its server answers with whole files only.
         """
         if urlsplit(file.url).scheme == "file":
-            with local_path(file.url).open("rb") as local:
+            with _local_path(file.url).open("rb") as local:
                 yield local
         else:
             yield RemoteFile(self._http, file.url, size=file.size)
@@ -187,13 +187,12 @@ def _pip_built_in() -> str:
     return str(PyPI.simple_url)
 
 
-def local_path(url: str) -> Path:
-    """Give the path that a ``file://`` URL names."""
+def _local_path(url: str) -> Path:
     return Path(unquote(urlsplit(url).path))
 
 
 def _read_local(url: str) -> tuple[IndexFile, ...]:
-    folder = local_path(url)
+    folder = _local_path(url)
     for name, media_type in (("index.html", "text/html"), ("index.json", "application/vnd.pypi.simple.v1+json")):
         path = folder / name
         if path.is_file():
