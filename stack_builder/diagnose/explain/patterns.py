@@ -136,7 +136,8 @@ class Knowledge:
     @property
     def literals(self) -> frozenset[str]:
         """Strings one of which stands in every line that a pattern or a context can match."""
-        return frozenset(literal for entry in (*self.patterns, *self.contexts) for literal in entry.literals)
+        of_patterns = (literal for pattern in self.patterns for literal in pattern.literals)
+        return frozenset((*of_patterns, *(literal for context in self.contexts for literal in context.literals)))
 
 
 @cache

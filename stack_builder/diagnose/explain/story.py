@@ -17,7 +17,7 @@ _MAX_REGION = 40  # lines that the text of one exception may take
 # ("(EngineCore pid=12) "), torchrun ("[rank1]:"), pytest ("E   ").
 _PREFIX = re.compile(
     r"^(?:[\w.-]+\s+\| |\((?:[\w. -]+\s)?pid=\d+[^)]*\)\s?|\[(?:rank|default)?\d+\]:\s?|E  +"
-    r"|\d{4}-\d\d-\d\dT[\d:.]+Z?\s)+"
+    r"|\d{4}-\d\d-\d\dT[\d:.]+Z?\s|\d{4}-\d\d-\d\d [\d:,]+ - \S+ - [A-Z]+ - )+"
 )
 # A new record of a log: SGLang "[2026-11-29 20:11:44 TP1] ", vLLM "ERROR 11-29 20:11:44 [core.py:1] ", plain times.
 _RECORD = re.compile(r"^(?:\[?\d{4}-\d\d-\d\d[ T]\d\d:|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[: ])")
@@ -37,7 +37,7 @@ _CHAINS = (
 )
 _IGNORED = re.compile(
     r"[Ii]gnore import error|[Ff]all(?:ing|s)? back|will be (?:disabled|ignored|skipped)|[Ss]kipping"
-    r"|[Ff]ailed to import .*(?:optional|skip)"
+    r"|[Ff]ailed to import .*(?:optional|skip)|\bNCCL INFO\b"
 )
 _ECHOED = re.compile(r"^\s*\$ |\bserver_args=|\bServerArgs\(|non-default args|\bNamespace\(|^\+ ")
 _WARNED = re.compile(r"\bWARN(?:ING)?\b|\w+Warning: ")
