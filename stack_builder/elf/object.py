@@ -32,6 +32,7 @@ class ElfObject:
         interpreter: ``PT_INTERP`` of a program, else None.
         version_needs: ``DT_VERNEED``.
         version_offers: ``DT_VERDEF`` by index.
+        layout: header, segments and dynamic section.
     """
 
     where: str
@@ -44,8 +45,13 @@ class ElfObject:
     interpreter: str | None
     version_needs: tuple[NeededVersion, ...]
     version_offers: dict[int, str]
-    _layout: Layout
+    layout: Layout
     _strings: StringTable
+
+    @cached_property
+    def version_names(self) -> frozenset[str]:
+        """The versions it offers, by name."""
+        return frozenset(self.version_offers.values())
 
     @cached_property
     def symbols(self) -> SymbolTable:
@@ -54,7 +60,7 @@ class ElfObject:
         Raises:
             ElfError: its tables lie outside the file.
         """
-        return SymbolTable(self._layout, self._strings, self.version_needs, self.version_offers)
+        return SymbolTable(self.layout, self._strings, self.version_needs, self.version_offers)
 
 
 def parse(data: Buffer, where: str) -> ElfObject:
@@ -95,7 +101,7 @@ def from_layout(layout: Layout) -> ElfObject:
         interpreter=layout.interpreter,
         version_needs=needed_versions(layout, strings),
         version_offers=defined_versions(layout, strings),
-        _layout=layout,
+        layout=layout,
         _strings=strings,
     )
 

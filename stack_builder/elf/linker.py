@@ -1,0 +1,370 @@
+"""What ld.so would do with an object: which libraries it maps, what each symbol binds to, and what would be missing.
+
+A :class:`Process` starts with a program, whose closure is the global scope, and then opens objects one after another,
+as ``import`` and ``ctypes.CDLL`` do. Nothing is loaded; all is read. Follows glibc: ``elf/dl-load.c`` (names and
+search), ``elf/dl-deps.c`` (breadth first), ``elf/dl-open.c`` (scopes), ``elf/dl-version.c`` (versions).
+
+What is opened with ``RTLD_LOCAL``, Python's way, looks names up in the global scope first and then in its own
+closure, breadth first; not in what other extensions brought along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from stack_builder.elf.files import ObjectCache
+from stack_builder.elf.layout import ElfError, text
+from stack_builder.elf.object import ElfObject
+from stack_builder.elf.relocations import mentioned
+from stack_builder.elf.scope import Answer, Scope, find_in
+from stack_builder.elf.search import Found, NotFound, Requester, Search, Settings, Step, loaded_again
+from stack_builder.elf.symbols import Reference
+
+MAX_CLOSURE = 4096
+"""Objects in one closure; torch's has about 60."""
+
+_OPENERS = frozenset({b"dlopen", b"dlmopen"})
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One object of a closure.
+
+    Attributes:
+        name: under which it was asked for.
+        found: its file, and the step that led there.
+    """
+
+    name: str
+    found: Found
+
+
+@dataclass(frozen=True, slots=True)
+class MissingLibrary:
+    """A library that ld.so would not find; it would load nothing at all.
+
+    Attributes:
+        soname: as ``DT_NEEDED`` has it.
+        needed_by: path of the object that needs it.
+        result: where it was looked for and what was passed over.
+    """
+
+    soname: str
+    needed_by: str
+    result: NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class MissingVersion:
+    """A version that a library lacks; ld.so would refuse the object ("version `…' not found").
+
+    Attributes:
+        library: the soname.
+        version: such as ``GLIBCXX_3.4.32``.
+        needed_by: path of the object that needs it.
+        provider: path of the library that lacks it.
+    """
+
+    library: str
+    version: str
+    needed_by: str
+    provider: str
+
+
+@dataclass(frozen=True, slots=True)
+class MissingSymbol:
+    """A symbol that nothing in scope defines.
+
+    Attributes:
+        name: mangled.
+        version: asked for, else None.
+        library: the soname that version was linked against, else None.
+        needed_by: path of the object that needs it.
+    """
+
+    name: str
+    version: str | None
+    library: str | None
+    needed_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """What opening one object would come to.
+
+    Attributes:
+        path: the object.
+        closure: it and what it needs, in the order of lookup; libraries that were there before included.
+        missing_libraries: nearest first.
+        missing_versions: of the object and of what it newly brings along.
+        missing_symbols: likewise; those that may stay open (weak) are left out.
+        bindings: names that the object itself takes, by the path of the object that defines them.
+        damaged: objects that could not be read, with the reason.
+        dlopens: it can open further libraries by itself, which reading does not show.
+    """
+
+    path: str
+    closure: tuple[Library, ...]
+    missing_libraries: tuple[MissingLibrary, ...]
+    missing_versions: tuple[MissingVersion, ...]
+    missing_symbols: tuple[MissingSymbol, ...]
+    bindings: Mapping[str, tuple[str, ...]]
+    damaged: Mapping[str, str]
+    dlopens: bool
+
+    @property
+    def clean(self) -> bool:
+        """Whether ld.so would load it and find every symbol."""
+        return not (self.missing_libraries or self.missing_versions or self.missing_symbols)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mapped:
+    found: Found
+    elf: ElfObject
+    requester: Requester
+
+
+class _Names:
+    """Objects by the names that ld.so knows them under: requested names, paths, sonames."""
+
+    def __init__(self, below: _Names | None = None) -> None:
+        self._below = below
+        self._names: dict[str, _Mapped] = {}
+        self._reals: dict[str, _Mapped] = {}
+
+    def get(self, name: str) -> _Mapped | None:
+        return self._names.get(name) or (self._below.get(name) if self._below else None)
+
+    def at(self, real: str) -> _Mapped | None:
+        return self._reals.get(real) or (self._below.at(real) if self._below else None)
+
+    def add(self, mapped: _Mapped) -> None:
+        self._reals[mapped.found.real] = mapped
+        self.call(mapped, mapped.found.path)
+        if mapped.elf.soname:
+            self.call(mapped, mapped.elf.soname)
+
+    def call(self, mapped: _Mapped, name: str) -> None:
+        if self.get(name) is None:
+            self._names[name] = mapped
+
+    def new(self, real: str) -> bool:
+        return real in self._reals
+
+    def merge(self) -> None:
+        if self._below is not None:
+            self._below._names.update(self._names)
+            self._below._reals.update(self._reals)
+
+
+class Process:
+    """A process image in the making.
+
+    Args:
+        objects: reads the tree.
+        settings: of the loader.
+    """
+
+    def __init__(self, objects: ObjectCache, settings: Settings) -> None:
+        self._objects = objects
+        self._search = Search(objects, settings)
+        self._names = _Names()
+        self._program: Requester | None = None
+        self._global: list[_Mapped] = []
+        self._scopes: dict[tuple[str, ...], Scope] = {}
+        self._damaged: dict[str, str] = {}
+
+    def start(self, path: str) -> Linked:
+        """Start a program, or any object as ``ldd`` does: its closure becomes the global scope.
+
+        Raises:
+            ElfError: it is damaged.
+        """
+        linked = self._open(path, parent=None, keep=True, everywhere=True)
+        self._search.program = path
+        return linked
+
+    def open(self, name: str, *, caller: str | None = None, everywhere: bool = False) -> Linked:
+        """Open an object and keep it.
+
+        Args:
+            name: a path, or a soname to search for.
+            caller: path of the loaded object that calls dlopen; its rpath or runpath counts when ``name`` is a soname.
+            everywhere: ``RTLD_GLOBAL``.
+
+        Raises:
+            ElfError: not found, or damaged.
+        """
+        return self._open(name, parent=self._requester(name, caller), keep=True, everywhere=everywhere)
+
+    def check(self, name: str, *, caller: str | None = None) -> Linked:
+        """As :meth:`open`, but what comes of it is forgotten again.
+
+        Raises:
+            ElfError: not found, or damaged.
+        """
+        return self._open(name, parent=self._requester(name, caller), keep=False, everywhere=False)
+
+    def loaded(self, name: str) -> Found | None:
+        """The file that a name stands for in the process, or None where it is not loaded."""
+        mapped = self._names.get(name)
+        return None if mapped is None else mapped.found
+
+    def _requester(self, name: str, caller: str | None) -> Requester | None:
+        """Who asks: opening a path takes no account of the caller, and leaves its dependencies the program's rpath."""
+        mapped = self._names.get(caller) if caller is not None and "/" not in name else None
+        return mapped.requester if mapped is not None else self._program
+
+    def _open(self, name: str, *, parent: Requester | None, keep: bool, everywhere: bool) -> Linked:
+        names = _Names(self._names)
+        asking = parent or Requester(name, None, None, no_default_directories=False)
+        root = self._obtain(name, asking, parent, names)
+        if isinstance(root, NotFound):
+            raise ElfError(root.fatal or "the loader does not find it", where=name)
+        if parent is None:
+            self._program = root.requester
+        closure: list[_Mapped] = []
+        missing: list[MissingLibrary] = []
+        libraries = [Library(name, root.found)]
+        for mapped, asked, result in self._closure(root, names):
+            if isinstance(result, NotFound):
+                missing.append(MissingLibrary(asked, mapped.found.path, result))
+            else:
+                closure.append(result)
+                libraries.append(Library(asked, result.found if names.new(result.found.real) else _again(result)))
+        everything = [root, *closure]
+        brought = [mapped for mapped in everything if names.new(mapped.found.real)]
+        versions = tuple(found for mapped in brought for found in _missing_versions(mapped, names))
+        if everywhere:
+            self._global += [mapped for mapped in everything if mapped not in self._global]
+        symbols, bindings, dlopens = self._bind(root, everything, brought)
+        if keep:
+            names.merge()
+        return Linked(
+            root.found.path, tuple(libraries), tuple(missing), versions, symbols, bindings, dict(self._damaged), dlopens
+        )
+
+    def _obtain(self, name: str, requester: Requester, parent: Requester | None, names: _Names) -> _Mapped | NotFound:
+        """Give the object of a name, mapping it if need be."""
+        known = names.get(name)
+        if known is not None:
+            return known
+        result = self._search.find(name, requester)
+        if isinstance(result, NotFound):
+            return result
+        known = names.at(result.real)
+        if known is None:
+            try:
+                elf = self._objects.object(result.real)
+            except ElfError as error:
+                return NotFound((), result.rejected, f"{result.path}: {error.what}")
+            rpath = None if elf.runpath is not None else elf.rpath
+            asking = Requester(result.path, rpath, elf.runpath, elf.no_default_directories, parent)
+            known = _Mapped(result, elf, asking)
+            names.add(known)
+        names.call(known, name)
+        return known
+
+    def _closure(self, root: _Mapped, names: _Names) -> Iterator[tuple[_Mapped, str, _Mapped | NotFound]]:
+        """Yield (who needs, name, object or not) breadth first; each object and each absent name once."""
+        queue = [root]
+        seen = {root.found.real}
+        absent: set[str] = set()
+        for mapped in queue:
+            for name in mapped.elf.needed:
+                result = self._obtain(name, mapped.requester, mapped.requester, names)
+                if isinstance(result, NotFound):
+                    if name not in absent:
+                        absent.add(name)
+                        yield mapped, name, result
+                elif result.found.real not in seen:
+                    if len(queue) >= MAX_CLOSURE:
+                        raise ElfError(f"needs more than {MAX_CLOSURE} libraries in all", where=root.found.path)
+                    seen.add(result.found.real)
+                    queue.append(result)
+                    yield mapped, name, result
+
+    def _bind(
+        self, root: _Mapped, everything: list[_Mapped], brought: list[_Mapped]
+    ) -> tuple[tuple[MissingSymbol, ...], dict[str, tuple[str, ...]], bool]:
+        first = self._scope(self._global)
+        rest = self._scope([mapped for mapped in everything[1:] if mapped not in self._global])
+        own = root.elf
+        missing: list[MissingSymbol] = []
+        bindings: dict[str, list[str]] = {}
+        dlopens = False
+        for mapped in brought:
+            unresolved: list[Reference] = []
+            for reference in _references(mapped, self._damaged):
+                answer: Answer = first.find(reference) or find_in(own, reference, self._damaged) or rest.find(reference)
+                if answer is None:
+                    if not reference.weak:
+                        unresolved.append(reference)
+                elif mapped is root:
+                    bindings.setdefault(answer.where, []).append(text(reference.name))
+                dlopens = dlopens or (mapped is root and reference.name in _OPENERS)
+            missing += _needed_for_good(mapped, unresolved, self._damaged)
+        return tuple(missing), {path: tuple(names) for path, names in bindings.items()}, dlopens
+
+    def _scope(self, members: list[_Mapped]) -> Scope:
+        """Objects with one closure share one scope, and what was looked up in it."""
+        key = tuple(mapped.found.real for mapped in members)
+        if key not in self._scopes:
+            self._scopes[key] = Scope((mapped.elf for mapped in members), self._damaged)
+        return self._scopes[key]
+
+
+def _references(mapped: _Mapped, damaged: dict[str, str]) -> list[Reference]:
+    if mapped.elf.where in damaged:
+        return []
+    try:
+        return mapped.elf.symbols.undefined()
+    except ElfError as error:
+        damaged[mapped.elf.where] = error.what
+        return []
+
+
+def _needed_for_good(mapped: _Mapped, unresolved: list[Reference], damaged: dict[str, str]) -> Iterator[MissingSymbol]:
+    """Leave out symbols that no relocation mentions: the loader never looks those up."""
+    if not unresolved:
+        return
+    try:
+        symbols = mentioned(mapped.elf.layout, {reference.symbol for reference in unresolved})
+    except ElfError as error:
+        damaged[mapped.elf.where] = error.what
+        return
+    for reference in unresolved:
+        if reference.symbol in symbols:
+            yield MissingSymbol(text(reference.name), reference.version, reference.library, mapped.found.path)
+
+
+def _missing_versions(mapped: _Mapped, names: _Names) -> Iterator[MissingVersion]:
+    for need in mapped.elf.version_needs:
+        provider = names.get(need.library)
+        if provider is None or need.weak or not provider.elf.version_offers:
+            continue  # absent altogether, may be absent, or a library without versions, which ld.so only warns of
+        if need.version not in provider.elf.version_names:
+            yield MissingVersion(need.library, need.version, mapped.found.path, provider.found.path)
+
+
+def _again(mapped: _Mapped) -> Found:
+    return loaded_again(mapped.found)
+
+
+def how(libraries: Iterable[Library], soname: str) -> Found | None:
+    """The file that a closure takes for a soname, or None."""
+    return next((library.found for library in libraries if library.name == soname), None)
+
+
+__all__ = [
+    "Library",
+    "Linked",
+    "MissingLibrary",
+    "MissingSymbol",
+    "MissingVersion",
+    "Process",
+    "Step",
+    "how",
+]
