@@ -1,0 +1,1 @@
+"""Requested against active: what SGLang's own tests of the GPU make of each feature."""
