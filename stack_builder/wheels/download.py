@@ -14,6 +14,7 @@ from stack_builder.wheels.http import Http, TransientError, redact
 from stack_builder.wheels.store import Part, StoppedError
 
 MAX_WHEEL = 64 << 30  # bytes, where the lock gives no size
+PROGRESS = 64 << 10  # bytes that a broken connection must have brought for the count of failures to start again
 TRICKLE_WINDOW = 60.0  # seconds …
 TRICKLE_BYTES = 64 << 10  # … in which fewer bytes than this count as a stalled connection
 
@@ -53,7 +54,7 @@ def download(
         except (TransientError, httpx.TransportError) as error:
             if size is None:
                 _restart(part, arrived)
-            elif part.size > before:
+            elif part.size - before >= PROGRESS:
                 backoff.progress()
             if stop.is_set():
                 raise StoppedError("stopped") from error

@@ -39,9 +39,15 @@ class Index:
         url: of its root, such as ``https://host/simple``; may hold credentials. ``file://`` for a mirror on disk.
         http: the connections to use.
         packages: the only projects it may serve; None for all (the default index).
+
+    Raises:
+        UsageError: the URL is none that can be read.
     """
 
     def __init__(self, name: str, url: str, http: Http, packages: frozenset[str] | None = None) -> None:
+        if urlsplit(url).scheme not in ("http", "https", "file"):
+            fix = "correct UV_DEFAULT_INDEX, PIP_INDEX_URL or stack.toml"
+            raise UsageError(f"address of index '{name}' is neither http(s) nor file", where=redact(url), fix=fix)
         self.name = name
         self.url = http.adopt(url).rstrip("/") + "/"
         self.packages = packages

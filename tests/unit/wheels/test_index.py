@@ -75,6 +75,12 @@ def test_an_explicit_index_serves_its_packages_only(index_server: Any, http: Htt
     assert index_server.log == []
 
 
+@pytest.mark.parametrize("url", ["notaurl", "ftp://index.example/simple", "index.example/simple", ""])
+def test_an_index_needs_an_address(http: Http, url: str) -> None:
+    with pytest.raises(UsageError, match=r"neither http\(s\) nor file"):
+        Index("default", url, http)
+
+
 def test_metadata_beside_the_wheel_is_checked(index_server: Any, http: Http) -> None:
     good, url = b"Name: demo\n", f"{index_server.url}/files/{NAME}"
     index_server.files[f"/files/{NAME}.metadata"] = good
