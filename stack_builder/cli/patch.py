@@ -1,4 +1,4 @@
-"""``stackb patch list|status|apply|revert|export``."""
+"""``stackb patch list|status|apply|revert|export|contract``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from stack_builder.errors import UsageError
 from stack_builder.files import atomic_write
 from stack_builder.patch import judge, site, sources, transaction, verbs
 from stack_builder.patchset import model
+from stack_builder.patchset.delegation import from_delegation
 from stack_builder.patchset.distribution import Distribution
 from stack_builder.patchset.model import Hardware, Patch, Topology
 from stack_builder.patchset.plan import Plan, plan
@@ -29,7 +30,9 @@ from stack_builder.stack import spec
 app = typer.Typer(no_args_is_help=True)
 
 _Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help=targets.HELP)]
-_Ids = Annotated[list[str] | None, typer.Option("--patch", metavar="ID", help="Take this patch; can be repeated.")]
+_Ids = Annotated[
+    list[str] | None, typer.Option("--patch", metavar="ID", help="Take this patch, or a file ID.toml; can be repeated.")
+]
 _Stack = Annotated[str | None, typer.Option("--stack", metavar="STACK", help="Take the series of this stack.")]
 _Gpu = Annotated[str | None, typer.Option("--gpu", metavar="sm_XY", help="Judge for this GPU, such as sm_120.")]
 _Topology = Annotated[Topology | None, typer.Option("--topology", help="How the GPUs are linked.")]
@@ -118,14 +121,11 @@ def apply(
 
 
 @app.command()
-def revert(target: _Target = None, ids: _Ids = None, stack: _Stack = None, dry_run: _DryRun = False) -> None:
-    """Take patches back: all, or those of --patch. Files end as the wheel has them, to the byte.
-
-    --stack names the stack whose own patches were applied.
-    """
-    place = targets.parse(target)
-    found = site.find(place, _wanted(place, None, stack, None, None).distributions)
-    _show(verbs.revert(found, ids, dry_run=dry_run), "no patch is applied", dry_run)
+def revert(target: _Target = None, ids: _Ids = None, dry_run: _DryRun = False) -> None:
+    """Take patches back: all, or those of --patch. Files end as the wheel has them, to the byte."""
+    found = site.find_patched(targets.parse(target))
+    plans = verbs.revert(found, ids, dry_run=dry_run) if found else ()
+    _show(plans, "nothing to revert: no patch is applied", dry_run)
 
 
 @app.command()
@@ -156,6 +156,39 @@ def export(
                 atomic_write(files / path, change.writes[path])
 
 
+@app.command()
+def contract(
+    architecture: Annotated[str, typer.Argument(metavar="MODEL", help="Architecture, or a folder with a config.json.")],
+    target: _Target = None,
+) -> None:
+    """Write the patch that lets a wrapper model hand EAGLE-3's calls on to its inner model.
+
+    The patch goes to stdout. Save it as ID.toml and give that to --patch, or put it into patches/ of a stack's folder.
+    """
+    from stack_builder.sglang import checkpoint, source
+    from stack_builder.sglang.contract import contract as contracts
+
+    if Path(architecture).is_dir():
+        architecture = checkpoint.read(Path(architecture)).architecture
+    with sources.opened(targets.parse(target), {"sglang"}) as contents:
+        if contents.site is not None:
+            tree = source.from_directory(contents.site.root)
+        else:
+            tree = source.from_wheel(contents.wheels["sglang"])
+        delegation = contracts.delegation_for(tree, contracts.read(tree), architecture)
+    names = ", ".join(delegation.methods)
+    patch = from_delegation(
+        patch_id=f"eagle3-{re.sub('[^a-z0-9]+', '-', architecture.lower()).strip('-')}"[:80],
+        distribution="sglang",
+        version=tree.version,
+        file=delegation.path,
+        cls=delegation.class_name,
+        methods=delegation.methods,
+        reason=f"EAGLE-3 calls {names} on its target model; {architecture} does not hand them on to its inner model.",
+    )
+    write(patch.text)
+
+
 def _wanted(
     target: TargetSpec, ids: list[str] | None, stack: str | None, gpu: str | None, topology: Topology | None
 ) -> _Wanted:
@@ -167,7 +200,9 @@ def _wanted(
     if gpu is None and loaded is not None:
         gpu = loaded.stack.gpu[0]
     if ids or loaded is not None:
-        patches = model.series(ids or (loaded.patches.series if loaded else ()), folder)
+        files = [Path(name) for name in ids or () if name.endswith(".toml")]
+        names = [Path(name).stem if name.endswith(".toml") else name for name in ids or ()]
+        patches = model.series(names or (loaded.patches.series if loaded else ()), folder, files)
     else:
         patches = tuple(model.available().values())
     return _Wanted(patches, bool(ids or loaded), Hardware(gpu, topology))

@@ -12,6 +12,7 @@ from stack_builder.diagnose.target import TargetSpec
 from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.patchset.distribution import Distribution
 
+JOURNAL = ".stackb-journal"  # what an interrupted run leaves beside the packages
 MAX_FILE = 64 << 20  # bytes; RECORD and modules are far smaller
 
 _FOLDERS = (
@@ -82,6 +83,32 @@ def find(target: TargetSpec, names: Set[str]) -> Site:
     Raises:
         UsageError: another kind of target; no folder holds one, or several do.
     """
+    sites = [site for site in _all(target) if not names.isdisjoint(site.distributions())]
+    if not sites:
+        wanted = " or ".join(sorted(names))
+        raise UsageError(f"{wanted} is not installed", where=target.value, fix="install it or name another target")
+    return _only(sites, target)
+
+
+def find_patched(target: TargetSpec) -> Site | None:
+    """Find the folder of a ``venv:`` or ``python:`` target in which something is patched, or half so.
+
+    Raises:
+        UsageError: another kind of target, or several folders are.
+    """
+    signs = ("*.dist-info/stackb/patches.json", f"{JOURNAL}/*")
+    sites = [site for site in _all(target) if any(any(site.root.glob(sign)) for sign in signs)]
+    return _only(sites, target) if sites else None
+
+
+def _only(sites: list[Site], target: TargetSpec) -> Site:
+    if len(sites) > 1:
+        places = " and ".join(str(site.root) for site in sites)
+        raise UsageError(f"packages are in {places}", where=target.value, fix="remove all but one")
+    return sites[0]
+
+
+def _all(target: TargetSpec) -> list[Site]:
     if target.kind not in ("venv", "python"):
         raise UsageError(
             f"patches are carried out in venv:DIR and python:EXE, not in {target.kind}:",
@@ -89,12 +116,4 @@ def find(target: TargetSpec, names: Set[str]) -> Site:
         )
     # A virtual environment's interpreter is a link: its own folder counts, not what the link leads to.
     prefix = target.path.absolute().parent.parent if target.kind == "python" else target.path
-    roots = sorted({folder.resolve() for pattern in _FOLDERS for folder in prefix.glob(pattern)})
-    sites = [site for site in map(Site, roots) if not names.isdisjoint(site.distributions())]
-    if not sites:
-        wanted = " or ".join(sorted(names))
-        raise UsageError(f"{wanted} is not installed", where=target.value, fix="install it or name another target")
-    if len(sites) > 1:
-        places = " and ".join(str(site.root) for site in sites)
-        raise UsageError(f"installed in {places}", where=target.value, fix="remove all but one")
-    return sites[0]
+    return [Site(root) for root in sorted({folder.resolve() for each in _FOLDERS for folder in prefix.glob(each)})]

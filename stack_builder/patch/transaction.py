@@ -21,10 +21,9 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from stack_builder.errors import IntegrityError, MachineError
 from stack_builder.files import atomic_write, fsync_directory
-from stack_builder.patch.site import Site
+from stack_builder.patch.site import JOURNAL, Site
 from stack_builder.stack.spec import Sha256
 
-_FOLDER = ".stackb-journal"
 _JOURNAL = "journal.json"
 
 _Path = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][^/\x00]*(/[A-Za-z0-9_][^/\x00]*)*$")]
@@ -115,7 +114,7 @@ def commit(site: Site, writes: Mapping[str, bytes], removes: tuple[str, ...]) ->
 
 
 def _folder(site: Site) -> Path:
-    return site.root / _FOLDER
+    return site.root / JOURNAL
 
 
 def _stage(site: Site, folder: Path, number: int, path: str, data: bytes) -> _Replace:

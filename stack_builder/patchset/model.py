@@ -217,16 +217,22 @@ def available(stack: Path | None = None) -> dict[str, Patch]:
     return {path.stem: load(path) for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 
-def series(ids: Iterable[str], stack: Path | None = None) -> tuple[Patch, ...]:
+def series(ids: Iterable[str], stack: Path | None = None, files: Iterable[Path] = ()) -> tuple[Patch, ...]:
     """The patches of a series, in its order.
+
+    Args:
+        ids: their names.
+        stack: the stack's folder, for patches of its own.
+        files: patch files to choose from as well.
 
     Raises:
         UsageError: an id that is not known, or listed twice.
     """
-    known, wanted = available(stack), list(ids)
-    for id_ in wanted:
-        if id_ not in known:
-            raise UsageError(f"no patch '{id_}'", fix=f"choose from {', '.join(known) or 'none'}, or add a file")
-        if wanted.count(id_) > 1:
-            raise UsageError(f"patch '{id_}' is listed twice in the series")
-    return tuple(known[id_] for id_ in wanted)
+    known = available(stack) | {path.stem: load(path) for path in files}
+    wanted = list(ids)
+    for patch_id in wanted:
+        if patch_id not in known:
+            raise UsageError(f"no patch '{patch_id}'", fix=f"choose from {', '.join(known) or 'none'}, or add a file")
+        if wanted.count(patch_id) > 1:
+            raise UsageError(f"patch '{patch_id}' is listed twice in the series")
+    return tuple(known[patch_id] for patch_id in wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -63,8 +64,26 @@ def test_the_way_through(site: Site, stack: str, capsys: pytest.CaptureFixture[s
     assert code == ExitCode.CLEAN
     assert done.startswith(out)
 
-    code, _, _ = call(capsys, "revert", target, "--stack", stack)
+    code, _, _ = call(capsys, "revert", target)
     assert (code, tree(site.root)) == (ExitCode.CLEAN, before)
+    code, out, err = call(capsys, "revert", target)
+    assert (code, out) == (ExitCode.CLEAN, "")
+    assert "no patch is applied" in err
+
+
+def test_a_patch_of_ones_own_from_a_file(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "wrapper.toml"
+    file.write_text(f'id = "wrapper"\n{HEAD}\n{WRAPPER_PATCH}')
+    target = f"venv:{site.root.parents[2]}"
+    before = tree(site.root)
+    assert call(capsys, "apply", target, "--patch", str(file))[0] == ExitCode.CLEAN
+    assert "self.inner.head(scale)" in site.read("demo/wrapper.py").decode()
+    code, out, _ = call(capsys, "export", target, "--patch", str(file), "--files", str(tmp_path / "out"))
+    assert (code, out) == (ExitCode.CLEAN, "")
+    assert tree(tmp_path / "out") == {"demo/wrapper.py": site.read("demo/wrapper.py")}
+    assert call(capsys, "revert", target, "--patch", "wrapper", "--patch", "nope")[0] == ExitCode.USAGE
+    assert call(capsys, "revert", target)[0] == ExitCode.CLEAN
+    assert tree(site.root) == before
 
 
 def test_a_drifted_file_is_one_line_and_untouched(site: Site, stack: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +108,7 @@ def test_a_drifted_file_is_one_line_and_untouched(site: Site, stack: str, capsys
         (["status", "--topology", "token-ring"], "token-ring"),
         (["status", "--patch", "nope"], "no patch 'nope'"),
         (["apply", "image:demo:1"], "not in image:"),
-        (["revert", "--patch", "nope"], "patch 'nope' is not applied"),
+        (["revert", "image:demo:1"], "not in image:"),
         (["frobnicate"], "frobnicate"),
     ],
 )
