@@ -49,6 +49,12 @@ class HashTable(Protocol):
             ElfError: the table is damaged.
         """
 
+    def may_hold(self, hashed: int) -> bool:
+        """Whether a name of that :func:`gnu_hash` can be there."""
+
+    def empty(self) -> bool:
+        """Whether it leads to no symbol at all."""
+
     def symbol_count(self) -> int:
         """One more than the highest symbol index it leads to; 0 if it is empty.
 
@@ -81,8 +87,7 @@ class GnuHashTable:
 
     def candidates(self, name: bytes, hashed: int) -> Sequence[int]:
         """See :class:`HashTable`; the bloom filter turns most absent names away."""
-        word = self._bloom[hashed >> 6 & self._bloom_mask]
-        if not (word >> (hashed & 63)) & (word >> (hashed >> self._shift & 63)) & 1:
+        if not self.may_hold(hashed):
             return ()
         index = self._buckets[hashed % len(self._buckets)]
         if index < self.first:
@@ -98,6 +103,15 @@ class GnuHashTable:
             if word & 1:
                 return found
         raise ElfError(f"a chain of DT_GNU_HASH has more than {MAX_CHAIN} symbols", where=self._where)
+
+    def may_hold(self, hashed: int) -> bool:
+        """See :class:`HashTable`: both bits are set in the bloom filter."""
+        word: int = self._bloom[hashed >> 6 & self._bloom_mask]
+        return bool((word >> (hashed & 63)) & (word >> (hashed >> self._shift & 63)) & 1)
+
+    def empty(self) -> bool:
+        """See :class:`HashTable`."""
+        return not any(self._buckets)
 
     def symbol_count(self) -> int:
         """See :class:`HashTable`: the end of the chain that starts last."""
@@ -139,6 +153,14 @@ class SysvHashTable:
             found.append(index)
             index = self._next[index]
         raise ElfError(f"a chain of DT_HASH has more than {MAX_CHAIN} symbols, or is a circle", where=self._where)
+
+    def may_hold(self, hashed: int) -> bool:
+        """See :class:`HashTable`: this table has no such filter."""
+        return True
+
+    def empty(self) -> bool:
+        """See :class:`HashTable`."""
+        return not any(self._buckets)
 
     def symbol_count(self) -> int:
         """See :class:`HashTable`: its second word."""

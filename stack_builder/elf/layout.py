@@ -26,6 +26,8 @@ MAX_PROGRAM_HEADERS = 4096
 MAX_DYNAMIC_ENTRIES = 1 << 16
 MAX_STRING = 1 << 16  # bytes; the longest mangled name met in a CUDA stack has about 9,000
 
+_COPIED = 1 << 20  # bytes of a string table that are copied rather than looked at through the map
+
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
@@ -262,6 +264,21 @@ class StringTable:
             if step > MAX_STRING or offset + step > len(self._view):
                 raise ElfError(f"a name at {offset:#x} of the string table has no end", where=self._where)
             step *= 8
+
+    def many(self, offsets: list[int]) -> list[bytes]:
+        """The strings at many offsets; a small table is copied once for all of them.
+
+        Raises:
+            ElfError: as :meth:`at`.
+        """
+        if len(self._view) > _COPIED or len(offsets) < 2:
+            return [self.at(offset) for offset in offsets]
+        table = self._view.tobytes()
+        find = table.find
+        ends = [find(0, offset) for offset in offsets]
+        if ends and (min(ends) < 0 or max(offsets) >= len(table)):
+            raise ElfError("a name of the string table has no end", where=self._where)
+        return [table[start:end] for start, end in zip(offsets, ends, strict=True)]
 
     def matches(self, offset: int, name_and_nul: bytes) -> bool:
         """Whether the string at ``offset`` is this one; the argument carries its NUL."""

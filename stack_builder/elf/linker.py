@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from stack_builder.elf.files import ObjectCache
 from stack_builder.elf.layout import ElfError, text
 from stack_builder.elf.object import ElfObject
+from stack_builder.elf.providers import Provider, driver_symbol, provider_of_library
 from stack_builder.elf.relocations import mentioned
-from stack_builder.elf.scope import Answer, Scope, find_in
-from stack_builder.elf.search import Found, NotFound, Requester, Search, Settings, Step, loaded_again
+from stack_builder.elf.scope import Scope
+from stack_builder.elf.search import Found, NotFound, Requester, Search, Settings, loaded_again
 from stack_builder.elf.symbols import Reference
 
 MAX_CLOSURE = 4096
@@ -99,6 +101,8 @@ class Linked:
         missing_libraries: nearest first.
         missing_versions: of the object and of what it newly brings along.
         missing_symbols: likewise; those that may stay open (weak) are left out.
+        driver_libraries: absent, but the host's driver brings them; never counted as missing.
+        driver_symbols: names that they define.
         bindings: names that the object itself takes, by the path of the object that defines them.
         damaged: objects that could not be read, with the reason.
         dlopens: it can open further libraries by itself, which reading does not show.
@@ -109,14 +113,21 @@ class Linked:
     missing_libraries: tuple[MissingLibrary, ...]
     missing_versions: tuple[MissingVersion, ...]
     missing_symbols: tuple[MissingSymbol, ...]
+    driver_libraries: tuple[str, ...]
+    driver_symbols: tuple[str, ...]
     bindings: Mapping[str, tuple[str, ...]]
     damaged: Mapping[str, str]
     dlopens: bool
 
     @property
+    def opens(self) -> bool:
+        """Whether ld.so would map it; a symbol may still be missing."""
+        return not (self.missing_libraries or self.missing_versions)
+
+    @property
     def clean(self) -> bool:
         """Whether ld.so would load it and find every symbol."""
-        return not (self.missing_libraries or self.missing_versions or self.missing_symbols)
+        return self.opens and not self.missing_symbols
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,6 +135,14 @@ class _Mapped:
     found: Found
     elf: ElfObject
     requester: Requester
+
+
+class Keep(Enum):
+    """Whether what was opened stays in the process."""
+
+    NEVER = auto()
+    IF_IT_OPENS = auto()
+    ALWAYS = auto()
 
 
 class _Names:
@@ -174,6 +193,7 @@ class Process:
         self._program: Requester | None = None
         self._global: list[_Mapped] = []
         self._scopes: dict[tuple[str, ...], Scope] = {}
+        self._asked: dict[str, list[Reference]] = {}
         self._damaged: dict[str, str] = {}
 
     def start(self, path: str) -> Linked:
@@ -182,22 +202,24 @@ class Process:
         Raises:
             ElfError: it is damaged.
         """
-        linked = self._open(path, parent=None, keep=True, everywhere=True)
+        linked = self._open(path, parent=None, keep=Keep.ALWAYS, everywhere=True)
         self._search.program = path
         return linked
 
-    def open(self, name: str, *, caller: str | None = None, everywhere: bool = False) -> Linked:
-        """Open an object and keep it.
+    def open(self, name: str, *, caller: str | None = None, everywhere: bool = False, anyway: bool = False) -> Linked:
+        """Open an object; it stays, with what it brought along, if ld.so would map it.
 
         Args:
             name: a path, or a soname to search for.
             caller: path of the loaded object that calls dlopen; its rpath or runpath counts when ``name`` is a soname.
             everywhere: ``RTLD_GLOBAL``.
+            anyway: let it stay in any case, to judge what would come after.
 
         Raises:
             ElfError: not found, or damaged.
         """
-        return self._open(name, parent=self._requester(name, caller), keep=True, everywhere=everywhere)
+        keep = Keep.ALWAYS if anyway else Keep.IF_IT_OPENS
+        return self._open(name, parent=self._requester(name, caller), keep=keep, everywhere=everywhere)
 
     def check(self, name: str, *, caller: str | None = None) -> Linked:
         """As :meth:`open`, but what comes of it is forgotten again.
@@ -205,7 +227,7 @@ class Process:
         Raises:
             ElfError: not found, or damaged.
         """
-        return self._open(name, parent=self._requester(name, caller), keep=False, everywhere=False)
+        return self._open(name, parent=self._requester(name, caller), keep=Keep.NEVER, everywhere=False)
 
     def loaded(self, name: str) -> Found | None:
         """The file that a name stands for in the process, or None where it is not loaded."""
@@ -217,33 +239,48 @@ class Process:
         mapped = self._names.get(caller) if caller is not None and "/" not in name else None
         return mapped.requester if mapped is not None else self._program
 
-    def _open(self, name: str, *, parent: Requester | None, keep: bool, everywhere: bool) -> Linked:
+    def _open(self, name: str, *, parent: Requester | None, keep: Keep, everywhere: bool) -> Linked:
         names = _Names(self._names)
         asking = parent or Requester(name, None, None, no_default_directories=False)
         root = self._obtain(name, asking, parent, names)
         if isinstance(root, NotFound):
             raise ElfError(root.fatal or "the loader does not find it", where=name)
-        if parent is None:
-            self._program = root.requester
-        closure: list[_Mapped] = []
+        everything = [root]
         missing: list[MissingLibrary] = []
         libraries = [Library(name, root.found)]
         for mapped, asked, result in self._closure(root, names):
             if isinstance(result, NotFound):
                 missing.append(MissingLibrary(asked, mapped.found.path, result))
             else:
-                closure.append(result)
-                libraries.append(Library(asked, result.found if names.new(result.found.real) else _again(result)))
-        everything = [root, *closure]
+                everything.append(result)
+                new = names.new(result.found.real)
+                libraries.append(Library(asked, result.found if new else loaded_again(result.found)))
+        driver = {lost.soname for lost in missing if provider_of_library(lost.soname) is Provider.DRIVER}
+        missing = [lost for lost in missing if lost.soname not in driver]
         brought = [mapped for mapped in everything if names.new(mapped.found.real)]
         versions = tuple(found for mapped in brought for found in _missing_versions(mapped, names))
+        stays = keep is Keep.ALWAYS or (keep is Keep.IF_IT_OPENS and not missing and not versions)
+        if parent is None and stays:
+            self._program = root.requester
+        before = list(self._global)
         if everywhere:
             self._global += [mapped for mapped in everything if mapped not in self._global]
-        symbols, bindings, dlopens = self._bind(root, everything, brought)
-        if keep:
+        symbols, bindings = self._bind(root, everything, brought)
+        if stays:
             names.merge()
+        else:
+            self._global = before
         return Linked(
-            root.found.path, tuple(libraries), tuple(missing), versions, symbols, bindings, dict(self._damaged), dlopens
+            path=root.found.path,
+            closure=tuple(libraries),
+            missing_libraries=tuple(missing),
+            missing_versions=versions,
+            missing_symbols=tuple(lost for lost in symbols if not driver_symbol(lost.name, driver)),
+            driver_libraries=tuple(sorted(driver)),
+            driver_symbols=tuple(lost.name for lost in symbols if driver_symbol(lost.name, driver)),
+            bindings=bindings,
+            damaged=dict(self._damaged),
+            dlopens=any(reference.name in _OPENERS for reference in self._references(root)),
         )
 
     def _obtain(self, name: str, requester: Requester, parent: Requester | None, names: _Names) -> _Mapped | NotFound:
@@ -288,25 +325,36 @@ class Process:
 
     def _bind(
         self, root: _Mapped, everything: list[_Mapped], brought: list[_Mapped]
-    ) -> tuple[tuple[MissingSymbol, ...], dict[str, tuple[str, ...]], bool]:
+    ) -> tuple[list[MissingSymbol], dict[str, tuple[str, ...]]]:
+        """Look up what the newly mapped objects ask for: global scope, the opened object, its closure."""
         first = self._scope(self._global)
-        rest = self._scope([mapped for mapped in everything[1:] if mapped not in self._global])
-        own = root.elf
+        rest = self._scope([mapped for mapped in everything if mapped not in self._global and mapped is not root])
+        own = Scope([root.elf], self._damaged)
         missing: list[MissingSymbol] = []
         bindings: dict[str, list[str]] = {}
-        dlopens = False
         for mapped in brought:
+            itself = mapped is root  # what it lacks it has not got: no need to ask it before the others
             unresolved: list[Reference] = []
-            for reference in _references(mapped, self._damaged):
-                answer: Answer = first.find(reference) or find_in(own, reference, self._damaged) or rest.find(reference)
-                if answer is None:
+            for reference in self._references(mapped):
+                question = reference[:3]
+                answer = first[question] or (not itself and own[question]) or rest[question]
+                if not answer:
                     if not reference.weak:
                         unresolved.append(reference)
-                elif mapped is root:
+                elif itself:
                     bindings.setdefault(answer.where, []).append(text(reference.name))
-                dlopens = dlopens or (mapped is root and reference.name in _OPENERS)
             missing += _needed_for_good(mapped, unresolved, self._damaged)
-        return tuple(missing), {path: tuple(names) for path, names in bindings.items()}, dlopens
+        return missing, {path: tuple(names) for path, names in bindings.items()}
+
+    def _references(self, mapped: _Mapped) -> list[Reference]:
+        real = mapped.found.real
+        if real not in self._asked:
+            try:
+                self._asked[real] = mapped.elf.symbols.undefined()
+            except ElfError as error:
+                self._damaged[real] = error.what
+                self._asked[real] = []
+        return self._asked[real]
 
     def _scope(self, members: list[_Mapped]) -> Scope:
         """Objects with one closure share one scope, and what was looked up in it."""
@@ -314,16 +362,6 @@ class Process:
         if key not in self._scopes:
             self._scopes[key] = Scope((mapped.elf for mapped in members), self._damaged)
         return self._scopes[key]
-
-
-def _references(mapped: _Mapped, damaged: dict[str, str]) -> list[Reference]:
-    if mapped.elf.where in damaged:
-        return []
-    try:
-        return mapped.elf.symbols.undefined()
-    except ElfError as error:
-        damaged[mapped.elf.where] = error.what
-        return []
 
 
 def _needed_for_good(mapped: _Mapped, unresolved: list[Reference], damaged: dict[str, str]) -> Iterator[MissingSymbol]:
@@ -349,22 +387,6 @@ def _missing_versions(mapped: _Mapped, names: _Names) -> Iterator[MissingVersion
             yield MissingVersion(need.library, need.version, mapped.found.path, provider.found.path)
 
 
-def _again(mapped: _Mapped) -> Found:
-    return loaded_again(mapped.found)
-
-
 def how(libraries: Iterable[Library], soname: str) -> Found | None:
     """The file that a closure takes for a soname, or None."""
     return next((library.found for library in libraries if library.name == soname), None)
-
-
-__all__ = [
-    "Library",
-    "Linked",
-    "MissingLibrary",
-    "MissingSymbol",
-    "MissingVersion",
-    "Process",
-    "Step",
-    "how",
-]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from stack_builder.elf.hashing import gnu_hash, hash_table
@@ -28,23 +28,29 @@ _VISIBLE = frozenset({0, 3})  # default, protected; hidden and internal symbols 
 _HIDDEN = 0x8000
 
 
+Question = tuple[bytes, str | None, bool]
+"""Name, version or None, whether only a definition of exactly that version will do."""
+
+
 class Reference(NamedTuple):
     """An undefined symbol.
 
     Attributes:
         name: mangled.
-        weak: may stay unresolved (it is then null).
         version: needed version, else None.
-        library: the soname that version was linked against, else None.
         hidden: only a definition of exactly that version will do.
+        weak: may stay unresolved (it is then null).
+        library: the soname that version was linked against, else None.
         symbol: its index in the table, by which relocations name it.
+
+    The first three fields are a :data:`Question`: references that have them in common get the same answer.
     """
 
     name: bytes
-    weak: bool
     version: str | None
-    library: str | None
     hidden: bool
+    weak: bool
+    library: str | None
     symbol: int
 
 
@@ -94,24 +100,23 @@ class SymbolTable:
         first = self._first_hashed()
         program = self._layout.identity.type == _ET_EXEC or self._layout.interpreter is not None
         count = self.count() if first is None or program else self._bounded(first)
-        words = self._words(count)
-        versions = self._versions_of(count)
-        name_at, needs = self._strings.at, self._needs
+        rows = [
+            (index, word)
+            for index, word in enumerate(self._words(count))
+            if not word >> 48 and word >> 36 & 15 != _LOCAL and index
+        ]
+        names = self._strings.many([word & 0xFFFFFFFF for _, word in rows])
+        if sum(map(len, names)) > MAX_NAME_BYTES:
+            raise ElfError(f"names of more than {MAX_NAME_BYTES >> 20} MiB", where=self._layout.where)
+        versions, needs = self._versions_of(count), self._needs
         found: list[Reference] = []
-        size = 0
-        for index, word in enumerate(words):
-            if word >> 48 or word >> 36 & 15 == _LOCAL or index == 0:
-                continue
-            name = name_at(word & 0xFFFFFFFF)
-            size += len(name)
+        for name, (index, word) in zip(names, rows, strict=True):
             need = needs.get(versions[index] & INDEX_MASK) if versions is not None else None
             weak = word >> 36 & 15 == _WEAK
             if need is None:
-                found.append(Reference(name, weak, None, None, False, index))
+                found.append(Reference(name, None, False, weak, None, index))
             else:
-                found.append(Reference(name, weak, need.version, need.library, need.hidden, index))
-            if size > MAX_NAME_BYTES:
-                raise ElfError(f"names of more than {MAX_NAME_BYTES >> 20} MiB", where=self._layout.where)
+                found.append(Reference(name, need.version, need.hidden, weak, need.library, index))
         return found
 
     def defined(self) -> Iterator[tuple[str, str | None]]:
@@ -136,17 +141,22 @@ class SymbolTable:
             number = versions[index] & INDEX_MASK if versions is not None else 0
             yield text(strings[row[0] : end]), self._offers.get(number) if number > 1 else None
 
-    def define(self, reference: Reference, hashed: int) -> bool:
-        """Whether this object defines what the reference asks for, by ld.so's rules (glibc ``dl-lookup.c``).
+    def quick_filter(self) -> Callable[[int], bool]:
+        """A function of a name's :func:`~stack_builder.elf.hashing.gnu_hash` that says no where the name is absent.
+
+        Yes means only that :meth:`define` has to be asked. It is a bloom filter, and the most called one of all.
+        """
+        return _perhaps if self._hash is None else self._hash.may_hold
+
+    def define(self, question: Question, hashed: int) -> bool:
+        """Whether this object defines what another one asks for, by ld.so's rules (glibc ``dl-lookup.c``).
 
         Args:
-            reference: of another object, or of this one.
-            hashed: :func:`~stack_builder.elf.hashing.gnu_hash` of its name.
+            question: name, version, and whether only that version will do.
+            hashed: :func:`~stack_builder.elf.hashing.gnu_hash` of the name.
         """
-        if self._hash is None:
-            return self._scan(reference)
-        candidates = self._hash.candidates(reference.name, hashed)
-        return bool(candidates) and self._any_matches(candidates, reference)
+        candidates = range(1, self.count()) if self._hash is None else self._hash.candidates(question[0], hashed)
+        return bool(candidates) and self._any_matches(candidates, *question)
 
     def offered(self, name: bytes) -> list[str | None]:
         """Versions under which this object defines a name; None among them stands for an unversioned definition."""
@@ -159,34 +169,31 @@ class SymbolTable:
                 found.append(self._offers.get(number) if number > 1 else None)
         return found
 
-    def _any_matches(self, candidates: Sequence[int], reference: Reference) -> bool:
-        name = reference.name + b"\0"
+    def _any_matches(self, candidates: Sequence[int], name: bytes, version: str | None, exactly: bool) -> bool:
+        terminated = name + b"\0"
         versioned = 0
         for index in candidates:
             row = self._row(index)
-            if not _can_bind(row) or not self._strings.matches(row[0], name):
+            if not _can_bind(row) or not self._strings.matches(row[0], terminated):
                 continue
             if self._versions is None:
                 return True
             number = self._version_index(index)
             plain, hidden = number & INDEX_MASK, number & _HIDDEN
-            if reference.version is None:
+            if version is None:
                 if plain < 3:  # unversioned, base, or the oldest version
                     return True
                 versioned += not hidden
             elif plain > 1:
-                if self._offers.get(plain) == reference.version:
+                if self._offers.get(plain) == version:
                     return True
-            elif not hidden and not reference.hidden:
+            elif not hidden and not exactly:
                 return True
         return versioned == 1
 
-    def _scan(self, reference: Reference) -> bool:
-        return self._any_matches(range(1, self.count()), reference)
-
     def _first_hashed(self) -> int | None:
         """Where the hash table sets in; None where it cannot tell undefined symbols from defined ones."""
-        if self._hash is None or self._hash.first <= 1 or self._hash.symbol_count() == 0:
+        if self._hash is None or self._hash.first <= 1 or self._hash.empty():
             return None
         return self._hash.first
 
@@ -235,6 +242,10 @@ class SymbolTable:
     def _count_from_neighbour(self) -> int:
         tags = self._layout.tags
         return max(0, tags.get(_DT_STRTAB, 0) - tags.get(_DT_SYMTAB, 0)) // _SYMBOL.size
+
+
+def _perhaps(_hashed: int) -> bool:
+    return True
 
 
 def _can_bind(row: tuple[int, int, int, int, int, int]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from stack_builder.elf.hashing import gnu_hash
 from stack_builder.elf.layout import ElfError, identify
 from stack_builder.elf.object import exports, parse
-from stack_builder.elf.symbols import Reference
+from stack_builder.elf.symbols import Question
 from tests.unit.elf.conftest import FIXTURES, Compile, shared_compiler
 
 HASH_STYLES = ["gnu", "sysv", "both"]
@@ -78,8 +78,8 @@ def test_section_headers_are_not_needed(compile_shared: Compile) -> None:
     assert versioned(list(exports(bytes(data), "p"))) == expected
 
 
-def reference(name: bytes, version: str | None = None, *, hidden: bool = False) -> Reference:
-    return Reference(name, False, version, None if version is None else "libprovider.so.1", hidden, 1)
+def question(name: bytes, version: str | None = None, *, exactly: bool = False) -> Question:
+    return name, version, exactly
 
 
 @pytest.fixture(scope="module", params=HASH_STYLES)
@@ -91,25 +91,25 @@ def versioned_provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.
 @pytest.mark.parametrize(
     ("asked", "answered"),
     [
-        (reference(b"answer", "PROVIDER_1"), True),  # not the default, but asked for by name
-        (reference(b"answer", "PROVIDER_2"), True),
-        (reference(b"answer", "PROVIDER_3"), False),
-        (reference(b"answer"), True),
-        (reference(b"plain", "PROVIDER_1"), True),
-        (reference(b"plain", "PROVIDER_2"), False),
-        (reference(b"concealed"), False),
-        (reference(b"per_thread"), True),
-        (reference(b"plai"), False),
+        (question(b"answer", "PROVIDER_1"), True),  # not the default, but asked for by name
+        (question(b"answer", "PROVIDER_2"), True),
+        (question(b"answer", "PROVIDER_3"), False),
+        (question(b"answer"), True),
+        (question(b"plain", "PROVIDER_1"), True),
+        (question(b"plain", "PROVIDER_2"), False),
+        (question(b"concealed"), False),
+        (question(b"per_thread"), True),
+        (question(b"plai"), False),
     ],
 )
-def test_a_versioned_library_answers_by_version(versioned_provider: bytes, asked: Reference, answered: bool) -> None:
-    assert parse(versioned_provider, "p").symbols.define(asked, gnu_hash(asked.name)) is answered
+def test_a_versioned_library_answers_by_version(versioned_provider: bytes, asked: Question, answered: bool) -> None:
+    assert parse(versioned_provider, "p").symbols.define(asked, gnu_hash(asked[0])) is answered
 
 
 def test_an_unversioned_library_answers_every_version(compile_shared: Compile) -> None:
     provider = compile_shared("provider.c", "p.so")
     symbols = parse(provider.read_bytes(), "p").symbols
-    assert symbols.define(reference(b"answer", "ANY_1"), gnu_hash(b"answer"))
+    assert symbols.define(question(b"answer", "ANY_1"), gnu_hash(b"answer"))
 
 
 def test_offered_versions_equal_the_version_script(versioned_provider: bytes) -> None:
