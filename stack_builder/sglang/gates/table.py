@@ -24,6 +24,7 @@ class Gate:
         at: ``file:line (symbol)`` that shows it; empty for an absent feature.
         condition: text of the test there.
         established: ``source`` or ``report``.
+        step: number of the reading that decided, from 1; 0 where none did.
     """
 
     state: State
@@ -31,6 +32,7 @@ class Gate:
     at: str = ""
     condition: str = ""
     established: str = "source"
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,8 @@ def derive(tree: SourceTree, gpus: tuple[str, ...] = GPUS) -> GateTable:
 
 def _gate(finder: Finder, feature: Feature, gpu: str, version: str) -> Gate:
     capability = Gpu.parse(gpu)
-    seen = False
-    for reading in feature.reading:
+    passed = None
+    for step, reading in enumerate(feature.reading, 1):
         if not reading.applies(gpu, version):
             continue
         if any(finder.read(entry.anchor(), capability) is None for entry in reading.also):
@@ -83,28 +85,38 @@ def _gate(finder: Finder, feature: Feature, gpu: str, version: str) -> Gate:
         found = finder.read(reading.anchor.anchor(), capability)
         if found is None:
             continue
-        seen = True
         value, place = found
         state = reading.unknown if value is None else reading.true if value else reading.false
         if state is not None:
-            return Gate(state, reading.why, str(place), place.condition, reading.established)
-    if seen:
-        return Gate(State.ACTIVE, "no test of the source stands in its way")
-    return Gate(State.ABSENT, "no reading finds it in this release")
+            return Gate(state, reading.why, str(place), place.condition, reading.established, step)
+        passed = place
+    if passed is not None:
+        return Gate(State.ACTIVE, _PASSED, str(passed), passed.condition)
+    return Gate(State.ABSENT, _ABSENT)
+
+
+_PASSED = "the test in the source lets this GPU pass"
+_ABSENT = "nothing of it is found in this release"
 
 
 def recorded(version: str) -> GateTable | None:
     """The recorded table of a release, for when its source is not at hand; None where none was recorded."""
-    body = _recorded()
     gates = {
-        feature: {gpu: Gate(State(entry[0]), entry[1], entry[2]) for gpu, entry in versions[version].items()}
-        for feature, versions in body.items()
-        if version in versions
+        name: {gpu: _recalled(feature, *entry) for gpu, entry in recorded_gates[version].items()}
+        for name, feature in readings.load().items()
+        if version in (recorded_gates := _recorded().get(name, {}))
     }
     return GateTable(version, gates, recorded=True) if gates else None
 
 
-def _recorded() -> dict[str, dict[str, dict[str, list[str]]]]:
+def _recalled(feature: Feature, state: str, step: int, at: str) -> Gate:
+    if step:
+        reading = feature.reading[step - 1]
+        return Gate(State(state), reading.why, at, "", reading.established, step)
+    return Gate(State(state), _ABSENT if state == State.ABSENT else _PASSED, at)
+
+
+def _recorded() -> dict[str, dict[str, dict[str, tuple[str, int, str]]]]:
     path = resources.checks() / "gates" / "recorded.toml"
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
