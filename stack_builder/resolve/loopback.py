@@ -129,9 +129,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer for a page or for a wheel."""
         try:
+            if self._index.failure is not None:  # pip would ask for everything else in vain
+                raise self._index.failure
             body, kind = self._body()
         except StackbError as error:
-            self._index.failure = self._index.failure or error
+            self._index.failure = error
             body, kind = None, ""
         self.send_response(HTTPStatus.NOT_FOUND if body is None else HTTPStatus.OK)
         self.send_header("Content-Type", kind or "text/plain")

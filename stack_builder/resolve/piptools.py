@@ -23,7 +23,6 @@ from stack_builder.resolve.model import Pin, Request
 from stack_builder.resolve.target import Target
 
 _TIMEOUT = 3600.0  # seconds; 210 packages take two to four minutes
-_KEEP = frozenset({"PIP_NO_CACHE_DIR", "PIP_CACHE_DIR"})
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class PipTools:
             (place / "stack.in").write_text("".join(roots), encoding="utf-8")
             kept = (f"{name}=={version}\n" for name, version in sorted(request.prefer.items()))
             (place / "lock.txt").write_text("".join(kept), encoding="utf-8")
-            environment = process.inherited("PIP_", _KEEP)
+            environment = process.inherited("PIP_", frozenset())
             environment |= {"PIP_CONFIG_FILE": "/dev/null", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
             done = process.run("pip-compile", _command(url), cwd=place, environment=environment, timeout=_TIMEOUT)
             if done.returncode != 0:
@@ -73,7 +72,7 @@ class PipTools:
     def _failure(self, explanation: str, loopback: LoopbackIndex) -> StackbError:
         if loopback.failure is not None:
             return loopback.failure
-        for line in explanation.strip().splitlines():
+        for line in re.findall(r"^ *((?:ERROR|WARNING): .*)", explanation, re.MULTILINE):  # not its traceback
             self.progress.note(f"pip-compile: {line}")
         conflicting = conflict(explanation)
         if conflicting is not None:
@@ -84,9 +83,9 @@ class PipTools:
 
 def conflict(explanation: str) -> str | None:
     """Name the conflict in pip's explanation, or None where it failed for another reason."""
-    caused = re.search(r"The conflict is caused by:\n((?: {4}.*\n?)+)", explanation)
-    if caused:
-        return "; ".join(line.strip() for line in caused[1].splitlines() if line.strip())
+    conflicting = re.search(r"Cannot install (.*) because these package versions have conflicting", explanation)
+    if conflicting:
+        return f"{conflicting[1]} exclude each other"
     missing = re.search(r"Could not find a version that (?:satisfies|matches) (?:the requirement )?(.*)", explanation)
     return None if missing is None else f"no wheel for {missing[1]}"
 
@@ -95,7 +94,7 @@ def _command(url: str) -> list[str]:
     return [
         *(sys.executable, "-m", "piptools", "compile", "stack.in", "--output-file", "lock.txt"),
         *("--quiet", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-options"),
-        *("--allow-unsafe", "--strip-extras", "--no-config", "--resolver", "backtracking"),
+        *("--allow-unsafe", "--strip-extras", "--no-config", "--resolver", "backtracking", "--cache-dir", "cache"),
         *("--index-url", url, "--pip-args", "--only-binary=:all:"),
     ]
 

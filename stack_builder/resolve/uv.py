@@ -7,6 +7,7 @@ needs no further request.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import tempfile
@@ -34,7 +35,6 @@ _KEEP = frozenset(
     f"UV_{name}"
     for name in (
         "CACHE_DIR",
-        "CONFIG_FILE",
         "DEFAULT_INDEX",
         "EXTRA_INDEX_URL",
         "HTTP_CONNECT_TIMEOUT",
@@ -47,7 +47,6 @@ _KEEP = frozenset(
         "LINK_MODE",
         "NATIVE_TLS",
         "NO_CACHE",
-        "NO_CONFIG",
         "OFFLINE",
         "SYSTEM_CERTS",
     )
@@ -97,7 +96,7 @@ class Uv:
                 "uv",
                 [self._executable, *self._arguments(request)],
                 cwd=project,
-                environment=process.inherited("UV_", _KEEP),
+                environment=_environment(),
                 timeout=_TIMEOUT,
             )
             if done.returncode != 0:
@@ -128,6 +127,19 @@ class Uv:
                 fix="check the network and the configured index, or use --offline with a filled cache",
             )
         return MachineError(f"uv failed: {first.removeprefix('error: ')}", fix="see its own words above")
+
+
+def _environment() -> dict[str, str]:
+    """Only the variables of ``_KEEP``, and the default index of a configuration file that was named.
+
+    That file is not passed on: for uv it takes the place of the throw-away project's settings, overrides among them.
+    """
+    environment = process.inherited("UV_", _KEEP)
+    if os.environ.get("UV_CONFIG_FILE") and "UV_DEFAULT_INDEX" not in environment:
+        from stack_builder.wheels.index import configured_default  # loads an HTTP client
+
+        environment["UV_DEFAULT_INDEX"] = configured_default()
+    return environment
 
 
 def conflict(explanation: str) -> str:
