@@ -189,6 +189,7 @@ def test_a_whole_wheel_there_and_back(tmp_path: Path, index: Index) -> None:
     assert tree(site.root) == patched
     for path in changed - {"sglang-0.5.9.dist-info/RECORD"}:
         py_compile.compile(str(site.root / path), cfile=str(tmp_path / "out.pyc"), doraise=True)
+    assert contracts.read(from_directory(site.root)).missing("KimiK25ForConditionalGeneration") == ()
     revert(site)
     assert tree(site.root) == original
 
