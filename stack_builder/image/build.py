@@ -21,6 +21,7 @@ from stack_builder.image.rootfs import can_enter
 from stack_builder.image.settings import LAYOUT_VERSION, ImageSettings, load
 from stack_builder.image.store import GZIP_LAYER, locked
 from stack_builder.image.stream import Written
+from stack_builder.image.subject import Subject
 from stack_builder.image.workspace import (
     WheelJob,
     Workspace,
@@ -33,9 +34,8 @@ from stack_builder.image.workspace import (
     write_layer,
 )
 from stack_builder.progress import Progress
-from stack_builder.stack.lock import Artifact, Lock
 from stack_builder.stack.receipt import DebianPackage, DecisionRecord, LayerRecord, Receipt, WheelRecord, save
-from stack_builder.stack.spec import StackSpec
+from stack_builder.wheels.store import Store
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -45,8 +45,7 @@ class Options:
     """How to build.
 
     Attributes:
-        gpu: what the image is for, such as ``sm_120``.
-        base: ``KIND:NAME``; None for the stack file's.
+        base: ``KIND:NAME``.
         bytecode: compile the modules.
         locked: refuse whatever the locks do not name exactly.
         offline: use no network.
@@ -55,8 +54,7 @@ class Options:
         jobs: worker processes; None for one per core.
     """
 
-    gpu: str
-    base: str | None = None
+    base: str
     bytecode: bool = True
     locked: bool = False
     offline: bool = False
@@ -73,11 +71,32 @@ class Built:
         image: digests and layers.
         receipt: what it was made of.
         written: titles of the layers that this build wrote; the others were there.
+        files: how many files the wheels install.
     """
 
     image: Image
     receipt: Receipt
     written: tuple[str, ...]
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a build would do.
+
+    Attributes:
+        fetch: how many wheels it would fetch first.
+        fetch_bytes: their size.
+        base: what it would do for the base.
+        write: titles of the layers that it would write.
+        reuse: how many it would not.
+    """
+
+    fetch: int
+    fetch_bytes: int
+    base: str
+    write: tuple[str, ...]
+    reuse: int
 
 
 def reference(stack: str, gpu: str) -> str:
@@ -86,14 +105,13 @@ def reference(stack: str, gpu: str) -> str:
 
 
 def build(
-    spec: StackSpec, lock: Lock, wheels: Mapping[str, Path], options: Options, space: Workspace, progress: Progress
+    subject: Subject, wheels: Mapping[str, Path], options: Options, space: Workspace, progress: Progress
 ) -> Built:
     """Build an image into the store of ``space``. Neither resolves nor downloads wheels.
 
     Args:
-        spec: the stack file.
-        lock: its lock.
-        wheels: a file for each artifact's file name.
+        subject: what it is made of.
+        wheels: a file for each wheel's file name.
         options: how.
         space: the cache.
         progress: where to report to.
@@ -106,15 +124,44 @@ def build(
     if options.bytecode and (reason := can_enter()):
         raise UsageError(f"bytecode cannot be compiled here: {reason}", fix="run as root or give --no-bytecode")
     space.blobs.sweep()
-    base = _base(spec, options, space, progress)
-    return _Build(spec, lock, wheels, options, space, progress, base).run()
+    base = _base(subject, options, space, progress)
+    return _Build(subject, wheels, options, space, progress, base).run()
 
 
-def _base(spec: StackSpec, options: Options, space: Workspace, progress: Progress) -> Base:
-    _, provider, name = choose(options.base, spec.base)
-    request = BaseRequest(
+def forecast(subject: Subject, store: Store, options: Options, space: Workspace, progress: Progress) -> Forecast:
+    """Say what :func:`build` would do now, and do nothing.
+
+    Args:
+        subject: what the image is made of.
+        store: where wheels would be looked for.
+        options: how to build.
+        space: the cache.
+        progress: where to report to.
+    """
+    provider, name = choose(options.base)
+    request = _request(name, subject, options, space, progress)
+    foreseen = provider.foresee(request)
+    missing = [a for a in subject.wheels if store.find(a.sha256, a.filename, a.size) is None]
+    titles: tuple[str, ...] = tuple(p.title for p in plan.arrange(subject.wheels, load().layers, 3))
+    reuse = 0
+    if foreseen.base is not None:
+        reuse, titles = _Build(subject, {}, options, space, progress, foreseen.base).foresee()
+    return Forecast(len(missing), sum(a.size for a in missing), foreseen.step, titles, reuse)
+
+
+def _base(subject: Subject, options: Options, space: Workspace, progress: Progress) -> Base:
+    provider, name = choose(options.base)
+    base = provider.provide(_request(name, subject, options, space, progress))
+    interpreter = f"usr/bin/python{subject.python}"
+    if base.rootfs and not (base.rootfs.path / interpreter).is_file():
+        raise UsageError(f"has no /{interpreter}", where=base.record.source, fix="choose another base with --base")
+    return base
+
+
+def _request(name: str, subject: Subject, options: Options, space: Workspace, progress: Progress) -> BaseRequest:
+    return BaseRequest(
         name=name,
-        platform=spec.stack.platform,
+        platform=subject.platform,
         blobs=space.blobs,
         cache=space.root,
         progress=progress,
@@ -124,11 +171,6 @@ def _base(spec: StackSpec, options: Options, space: Workspace, progress: Progres
         packages=options.base_packages,
         programs=options.bytecode,
     )
-    base = provider.provide(request)
-    interpreter = f"usr/bin/python{spec.stack.python}"
-    if base.rootfs and not (base.rootfs.path / interpreter).is_file():
-        raise UsageError(f"has no /{interpreter}", where=base.record.source, fix="choose another base with --base")
-    return base
 
 
 class _Build:
@@ -136,25 +178,24 @@ class _Build:
 
     def __init__(
         self,
-        spec: StackSpec,
-        lock: Lock,
+        subject: Subject,
         wheels: Mapping[str, Path],
         options: Options,
         space: Workspace,
         progress: Progress,
         base: Base,
     ) -> None:
-        self._spec, self._lock, self._wheels, self._options = spec, lock, wheels, options
+        self._subject, self._wheels, self._options = subject, wheels, options
         self._space, self._progress, self._base = space, progress, base
         self._settings: ImageSettings = load()
-        self._place = Place(self._settings.python.prefix.strip("/"), spec.stack.python)
+        self._place = Place(self._settings.python.prefix.strip("/"), subject.python)
         self._chain = key([layer.diff_id for layer in base.layers])
         self._written: list[str] = []
 
     def run(self) -> Built:
         contents = self._contents()
-        dropped, decisions = plan.decide(contents, self._spec, self._options.gpu)
-        plans = plan.arrange(self._lock.artifacts, self._settings.layers, len(self._base.layers) + 2)
+        dropped, decisions = plan.decide(contents, self._subject.winners, self._subject.gpu)
+        plans = plan.arrange(self._subject.wheels, self._settings.layers, len(self._base.layers) + 2)
         paths = sorted({file.path for each in contents.values() for file in each.files})
         layers = (
             *self._base.layers,
@@ -163,26 +204,40 @@ class _Build:
             self._finish(paths),
         )
         folders = linker.directories(paths, self._place.site, self._settings.linker.directories)
-        return self._assemble(layers, folders, decisions)
+        return self._assemble(layers, folders, decisions, sum(len(each.files) for each in contents.values()))
+
+    def foresee(self) -> tuple[int, tuple[str, ...]]:
+        """How many layers of wheels are there, and the titles of the others."""
+        plans = plan.arrange(self._subject.wheels, self._settings.layers, len(self._base.layers) + 2)
+        kept = {a.name: self._space.contents(a.sha256, self._place) for a in self._subject.wheels}
+        contents = {name: load_contents(path) for name, path in kept.items() if path.is_file()}
+        dropped, _ = plan.decide(contents, self._subject.winners, self._subject.gpu)
+        missing = [
+            each.title
+            for each in plans
+            if any(a.name not in contents for a in each.wheels)
+            or self._space.memory.get(self._layer_key(each, dropped)) is None
+        ]
+        return len(plans) - len(missing), tuple(missing)
 
     # --- wheels --------------------------------------------------------------------------------------------------
 
     def _contents(self) -> dict[str, Contents]:
         """What each wheel installs, by distribution name; wheels not seen before are hashed and read."""
-        kept = {a.filename: self._space.contents(_sha256(a), self._place) for a in self._lock.artifacts}
-        missing = [a for a in self._lock.artifacts if not kept[a.filename].is_file()]
+        kept = {a.filename: self._space.contents(a.sha256, self._place) for a in self._subject.wheels}
+        missing = [a for a in self._subject.wheels if not kept[a.filename].is_file()]
         if missing:
-            total = sum(a.size or 0 for a in missing)
+            total = sum(a.size for a in missing)
             with self._progress.task("reading wheels", total) as task, workers(self._options.jobs) as pool:
                 jobs = {
                     pool.submit(
-                        read_contents, self._wheels[a.filename], a.filename, _sha256(a), self._place, kept[a.filename]
+                        read_contents, self._wheels[a.filename], a.filename, a.sha256, self._place, kept[a.filename]
                     ): a
                     for a in _largest_first(missing)
                 }
                 for done in finished(jobs):
-                    task.advance(jobs[done].size or 0)
-        return {a.name: load_contents(kept[a.filename]) for a in self._lock.artifacts}
+                    task.advance(jobs[done].size)
+        return {a.name: load_contents(kept[a.filename]) for a in self._subject.wheels}
 
     def _wheel_layers(self, plans: tuple[LayerPlan, ...], dropped: Mapping[str, frozenset[str]]) -> list[LayerRecord]:
         keys = [self._layer_key(each, dropped) for each in plans]
@@ -199,40 +254,41 @@ class _Build:
 
     def _layer_key(self, each: LayerPlan, dropped: Mapping[str, frozenset[str]]) -> str:
         rows = [
-            [a.filename, _sha256(a), sorted(dropped.get(a.name, ())), self._pack_key(a) if self._bytecode else None]
+            [a.filename, a.sha256, sorted(dropped.get(a.name, ())), self._pack_key(a) if self._bytecode else None]
             for a in each.wheels
         ]
         return key("wheels", self._place.prefix, self._place.python, rows)
 
-    def _compile(self, pool: ProcessPoolExecutor, wheels: Iterable[Artifact]) -> None:
+    def _compile(self, pool: ProcessPoolExecutor, wheels: Iterable[WheelRecord]) -> None:
         todo = [a for a in wheels if self._bytecode and not self._space.pack(self._pack_key(a)).is_file()]
         if not todo or self._base.rootfs is None:
             return
         root = self._base.rootfs.path
-        with self._progress.task("compiling bytecode", len(todo), unit="wheels") as task:
-            jobs = [
+        sizes = {a.filename: self._source_bytes(a) for a in todo}
+        with self._progress.task("compiling bytecode", sum(sizes.values())) as task:
+            jobs = {
                 pool.submit(
                     compile_wheel,
                     self._wheels[a.filename],
-                    self._space.contents(_sha256(a), self._place),
+                    self._space.contents(a.sha256, self._place),
                     self._place.python,
                     root,
                     self._space.pack(self._pack_key(a)),
-                )
-                for a in sorted(todo, key=self._source_bytes, reverse=True)
-            ]
-            for _ in finished(jobs):
-                task.advance(1)
+                ): sizes[a.filename]
+                for a in sorted(todo, key=lambda a: sizes[a.filename], reverse=True)
+            }
+            for done in finished(jobs):
+                task.advance(jobs[done])
 
-    def _source_bytes(self, artifact: Artifact) -> int:
-        contents = load_contents(self._space.contents(_sha256(artifact), self._place))
+    def _source_bytes(self, artifact: WheelRecord) -> int:
+        contents = load_contents(self._space.contents(artifact.sha256, self._place))
         return sum(file.size for file in contents.files if file.path.endswith(".py"))
 
     def _write(
         self, pool: ProcessPoolExecutor, plans: Mapping[int, LayerPlan], dropped: Mapping[str, frozenset[str]]
     ) -> Iterable[tuple[int, Written]]:
         def weight(number: int) -> int:
-            return sum(a.size or 0 for a in plans[number].wheels)
+            return sum(a.size for a in plans[number].wheels)
 
         with self._progress.task("writing layers", sum(map(weight, plans))) as task:
             jobs = {
@@ -247,11 +303,11 @@ class _Build:
                 task.advance(weight(jobs[done]))
                 yield jobs[done], done.result()
 
-    def _job(self, artifact: Artifact, dropped: frozenset[str]) -> WheelJob:
+    def _job(self, artifact: WheelRecord, dropped: frozenset[str]) -> WheelJob:
         return WheelJob(
             wheel=self._wheels[artifact.filename],
             filename=artifact.filename,
-            kept=self._space.contents(_sha256(artifact), self._place),
+            kept=self._space.contents(artifact.sha256, self._place),
             dropped=dropped,
             pack=self._space.pack(self._pack_key(artifact)) if self._bytecode else None,
         )
@@ -260,8 +316,8 @@ class _Build:
     def _bytecode(self) -> bool:
         return self._options.bytecode and self._base.rootfs is not None
 
-    def _pack_key(self, artifact: Artifact) -> str:
-        return key("bytecode", self._chain, PROGRAM_SHA256, self._place.prefix, self._place.python, _sha256(artifact))
+    def _pack_key(self, artifact: WheelRecord) -> str:
+        return key("bytecode", self._chain, PROGRAM_SHA256, self._place.prefix, self._place.python, artifact.sha256)
 
     # --- the layers that are no wheels' ----------------------------------------------------------------------------
 
@@ -275,7 +331,7 @@ class _Build:
         folders = linker.directories(paths, self._place.site, self._settings.linker.directories)
         libraries = linker.libraries(paths, folders)
         links = environment.toolkit_links(paths, self._toolkit, self._settings.toolkit.links)
-        rootfs, platform = self._base.rootfs, self._spec.stack.platform
+        rootfs, platform = self._base.rootfs, self._subject.platform
 
         def produce(sink: BinaryIO) -> Written:
             files = [(linker.CONF, linker.conf(folders))]
@@ -299,11 +355,11 @@ class _Build:
 
     @property
     def _toolkit(self) -> str:
-        major = self._spec.stack.cuda.partition(".")[0]
+        major = self._subject.cuda.partition(".")[0]
         return f"{self._place.site}/{self._settings.toolkit.home.format(major=major)}"
 
     def _config(self, folders: list[str]) -> ImageConfig:
-        stack, base = self._spec.stack, self._base
+        subject, base = self._subject, self._base
         prefix, home = f"/{self._place.prefix}", f"/{self._toolkit}"
         variables = {
             **base.environment,
@@ -315,56 +371,54 @@ class _Build:
         if base.rootfs is None:  # no ldconfig, so no linker cache: the next best
             variables["LD_LIBRARY_PATH"] = ":".join(f"/{folder}" for folder in folders)
         return ImageConfig(
-            architecture=architecture(stack.platform),
+            architecture=architecture(subject.platform),
             environment=variables,
             command=("/bin/bash",),
             labels={
-                "org.opencontainers.image.title": stack.name,
-                "org.opencontainers.image.description": stack.description,
+                "org.opencontainers.image.title": subject.stack,
+                "org.opencontainers.image.description": subject.description,
                 "org.opencontainers.image.created": oci.CREATED,
                 "org.opencontainers.image.base.name": base.record.source,
                 "dev.stackb.base": base.record.identity,
                 "dev.stackb.bytecode": str(self._bytecode).lower(),
-                "dev.stackb.cuda": stack.cuda,
-                "dev.stackb.gpu": self._options.gpu,
+                "dev.stackb.cuda": subject.cuda,
+                "dev.stackb.gpu": subject.gpu,
                 "dev.stackb.layout": str(LAYOUT_VERSION),
-                "dev.stackb.lock": self._lock.sha256,
-                "dev.stackb.python": stack.python,
+                "dev.stackb.lock": subject.lock_sha256,
+                "dev.stackb.python": subject.python,
                 "dev.stackb.version": __version__,
             },
         )
 
     def _assemble(
-        self, layers: tuple[LayerRecord, ...], folders: list[str], decisions: tuple[DecisionRecord, ...]
+        self, layers: tuple[LayerRecord, ...], folders: list[str], decisions: tuple[DecisionRecord, ...], files: int
     ) -> Built:
         image = oci.assemble(self._space.blobs, self._config(folders), layers)
-        stack = self._spec.stack
+        subject = self._subject
         receipt = Receipt(
             tool=__version__,
             layout=LAYOUT_VERSION,
-            stack=stack.name,
-            python=stack.python,
-            platform=stack.platform,
-            cuda=stack.cuda,
-            gpu=self._options.gpu,
-            lock_sha256=self._lock.sha256,
+            stack=subject.stack,
+            description=subject.description,
+            python=subject.python,
+            platform=subject.platform,
+            cuda=subject.cuda,
+            gpu=subject.gpu,
+            lock_sha256=subject.lock_sha256,
             base=self._base.record,
-            wheels=tuple(
-                WheelRecord(a.name, a.version, a.filename, _sha256(a), self._wheels[a.filename].stat().st_size, a.index)
-                for a in self._lock.artifacts
-            ),
+            wheels=subject.wheels,
             decisions=decisions,
             bytecode=self._bytecode,
             layers=layers,
             config_digest=image.config_digest,
             manifest_digest=image.manifest_digest,
-            reference=reference(stack.name, self._options.gpu),
+            reference=reference(subject.stack, subject.gpu),
         )
         save(self._space.receipts / f"{image.manifest_digest.removeprefix('sha256:')}.json", receipt)
-        return Built(image, receipt, tuple(self._written))
+        return Built(image, receipt, tuple(self._written), files)
 
 
-def _layer(title: str, written: Written, wheels: Iterable[Artifact]) -> LayerRecord:
+def _layer(title: str, written: Written, wheels: Iterable[WheelRecord]) -> LayerRecord:
     return LayerRecord(
         title=title,
         digest=f"sha256:{written.digest}",
@@ -375,15 +429,9 @@ def _layer(title: str, written: Written, wheels: Iterable[Artifact]) -> LayerRec
     )
 
 
-def _sha256(artifact: Artifact) -> str:
-    if artifact.sha256 is None:
-        raise UsageError("the lock gives no sha256", where=artifact.filename, fix="run stackb lock --check")
-    return artifact.sha256
-
-
-def _largest_first(wheels: Iterable[Artifact]) -> list[Artifact]:
+def _largest_first(wheels: Iterable[WheelRecord]) -> list[WheelRecord]:
     """The last to end should not be the one that takes longest."""
-    return sorted(wheels, key=lambda a: (-(a.size or 0), a.name))
+    return sorted(wheels, key=lambda a: (-(a.size), a.name))
 
 
 def _present(layer: LayerRecord | None) -> LayerRecord:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
 
 from stack_builder.files import atomic_write
 from stack_builder.image import tarball
@@ -155,12 +154,6 @@ def archive_members(store: BlobStore, image: Image, reference: str, without: Ite
                 yield data
         yield tarball.padding(size)
     yield tarball.END
-
-
-def write_archive(file: BinaryIO, store: BlobStore, image: Image, reference: str) -> None:
-    """Write :func:`archive_members` to a file."""
-    for data in archive_members(store, image, reference):
-        file.write(data)
 
 
 def _bring(source: Path, target: Path) -> None:

@@ -11,9 +11,8 @@ from posixpath import dirname
 from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.image.contents import Contents, InstalledFile
 from stack_builder.image.settings import MAX_LAYERS, LayerSettings
-from stack_builder.stack.lock import Artifact
-from stack_builder.stack.receipt import SAME_BYTES, DecisionRecord
-from stack_builder.stack.spec import StackSpec
+from stack_builder.image.subject import Winners
+from stack_builder.stack.receipt import SAME_BYTES, DecisionRecord, WheelRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +20,18 @@ class LayerPlan:
     """One layer of wheels; ``title`` says what it holds."""
 
     title: str
-    wheels: tuple[Artifact, ...]
+    wheels: tuple[WheelRecord, ...]
 
 
 def decide(
-    wheels: Mapping[str, Contents], spec: StackSpec, gpu: str
+    wheels: Mapping[str, Contents], winners: Winners, gpu: str
 ) -> tuple[dict[str, frozenset[str]], tuple[DecisionRecord, ...]]:
     """Choose one wheel for every path that several ship.
 
     Args:
         wheels: contents by distribution name.
-        spec: names the winners.
-        gpu: what the image is for, such as ``sm_120``.
+        winners: decides where bytes differ.
+        gpu: what the image is for, such as ``sm_120``; for the message.
 
     Returns:
         for each distribution the paths it must not write, and the decisions taken.
@@ -54,8 +53,8 @@ def decide(
         names = tuple(name for name, _ in rivals)
         if len({(file.hash, file.size) for _, file in rivals}) == 1:
             winner, reason = max(rivals, key=lambda rival: rival[1].mode)[0], SAME_BYTES
-        elif rule := spec.winner_for(frozenset(names), gpu):
-            winner, reason = rule.winner, rule.reason
+        elif decided := winners(frozenset(names)):
+            winner, reason = decided
         else:
             undecided[names].append(path)
             continue
@@ -69,7 +68,7 @@ def decide(
     return {name: frozenset(paths) for name, paths in dropped.items()}, decisions
 
 
-def arrange(wheels: Sequence[Artifact], settings: LayerSettings, others: int) -> tuple[LayerPlan, ...]:
+def arrange(wheels: Sequence[WheelRecord], settings: LayerSettings, others: int) -> tuple[LayerPlan, ...]:
     """Distribute wheels over layers, lowest first.
 
     Args:
@@ -80,13 +79,13 @@ def arrange(wheels: Sequence[Artifact], settings: LayerSettings, others: int) ->
     Raises:
         UsageError: more layers than engines take.
     """
-    own: list[Artifact] = []
-    top: list[Artifact] = []
-    shared: defaultdict[int, list[Artifact]] = defaultdict(list)
+    own: list[WheelRecord] = []
+    top: list[WheelRecord] = []
+    shared: defaultdict[int, list[WheelRecord]] = defaultdict(list)
     for wheel in sorted(wheels, key=lambda w: w.name):
         if wheel.name in settings.top:
             top.append(wheel)
-        elif (wheel.size or 0) >= settings.own:
+        elif wheel.size >= settings.own:
             own.append(wheel)
         else:
             digest = hashlib.sha256(wheel.name.encode()).digest()
@@ -104,7 +103,7 @@ def arrange(wheels: Sequence[Artifact], settings: LayerSettings, others: int) ->
     return tuple(layers)
 
 
-def _single(wheel: Artifact) -> LayerPlan:
+def _single(wheel: WheelRecord) -> LayerPlan:
     return LayerPlan(f"{wheel.name} {wheel.version}", (wheel,))
 
 

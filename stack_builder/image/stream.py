@@ -13,9 +13,10 @@ import hashlib
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
 
-from isal import isal_zlib  # decompresses and sums about three times as fast as zlib; never compresses here
+from isal import igzip, isal_zlib  # decompresses and sums about three times as fast as zlib; never compresses here
 
 from stack_builder.errors import IntegrityError
 
@@ -30,6 +31,7 @@ CORRUPT = "fetch the wheel again; if it stays so, the index serves a bad file"
 
 
 IsalError = cast("type[Exception]", isal_zlib.error)  # the stubs call it an instance
+LAYER_ERRORS: tuple[type[Exception], ...] = (EOFError, igzip.BadGzipFile, IsalError)
 
 
 class ByteSink(Protocol):
@@ -139,6 +141,14 @@ class LayerStream:
         self._blob.update(data)
         self._size += len(data)
         self._sink.write(data)
+
+
+def open_layer(blob: Path) -> BinaryIO:
+    """Open a gzip layer of any origin for reading its tar.
+
+    Reading raises :data:`LAYER_ERRORS` where it is damaged.
+    """
+    return cast(BinaryIO, igzip.open(blob))  # type: ignore[no-untyped-call]
 
 
 def stored_member(data: bytes) -> bytes:

@@ -125,6 +125,7 @@ class Receipt:
         tool: version of stackb.
         layout: version of the image layout; another one gives other bytes.
         stack: name of the stack.
+        description: of the stack, one line.
         python: ``3.11``.
         platform: ``linux_x86_64``.
         cuda: ``13.0``.
@@ -145,6 +146,7 @@ class Receipt:
     tool: str
     layout: int
     stack: str
+    description: str
     python: str
     platform: str
     cuda: str

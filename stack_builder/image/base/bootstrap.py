@@ -16,9 +16,10 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from stack_builder.errors import IntegrityError, MachineError
+from stack_builder.errors import MachineError
 from stack_builder.image.base.packages import location
 from stack_builder.image.base.recipe import Recipe
+from stack_builder.image.base.unpack import unpack
 from stack_builder.image.settings import EPOCH
 from stack_builder.stack.receipt import DebianPackage
 
@@ -123,41 +124,6 @@ def normalise(raw: Path, result: Path, tree: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, placed: tarfile.TarInfo, tree: Path) -> None:
-    """Write one member below ``tree``, never through a link that leads out of it.
-
-    Args:
-        archive: holds the content.
-        member: as ``archive`` knows it.
-        placed: the same with its final name, relative and normalised.
-        tree: an existing folder.
-
-    Raises:
-        IntegrityError: its parent, or the file that a hard link names, lies outside ``tree``.
-    """
-    target = tree / placed.name
-    _inside(target.parent, tree, placed.name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if placed.isdir():
-        if target.is_symlink() or (target.exists() and not target.is_dir()):
-            target.unlink()
-        target.mkdir(exist_ok=True)
-        target.chmod(0o755)
-        return
-    if target.is_symlink() or target.exists():
-        shutil.rmtree(target) if target.is_dir() and not target.is_symlink() else target.unlink()
-    if placed.issym():
-        target.symlink_to(placed.linkname)
-    elif placed.islnk():
-        origin = tree / placed.linkname
-        _inside(origin, tree, placed.name)
-        os.link(origin, target, follow_symlinks=False)
-    elif content := archive.extractfile(member):
-        with target.open("xb") as file:
-            shutil.copyfileobj(content, file, 1 << 20)
-        target.chmod(0o755 if placed.mode & 0o111 else 0o644)
-
-
 def _plain(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
     """The member with what a rebuild repeats: numeric owner, mode, and a time no later than the fixed one."""
     plain = tarfile.TarInfo(path)
@@ -166,11 +132,6 @@ def _plain(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
     plain.linkname = member.linkname.removeprefix("./") if member.islnk() else member.linkname
     plain.mtime = min(int(member.mtime), EPOCH)
     return plain
-
-
-def _inside(path: Path, tree: Path, name: str) -> None:
-    if not path.resolve().is_relative_to(tree.resolve()):
-        raise IntegrityError("leads out of the image", where=name, fix="do not use this base")
 
 
 def _write_repository(folder: Path, suite: str, packages: Iterable[DebianPackage], store: Path) -> None:

@@ -12,11 +12,12 @@ from typing import BinaryIO
 from stack_builder.errors import IntegrityError, MachineError
 from stack_builder.image.base import packages as debs
 from stack_builder.image.base.bootstrap import VERSION, bootstrap, normalise
-from stack_builder.image.base.model import Base, BaseRequest, architecture
+from stack_builder.image.base.model import Base, BaseRequest, Foreseen, architecture
 from stack_builder.image.base.recipe import BaseLock, Recipe, find, load_lock, lock_path, save_lock
 from stack_builder.image.rootfs import Rootfs
 from stack_builder.image.store import GZIP_LAYER, LayerMemory, locked
 from stack_builder.image.stream import Written
+from stack_builder.progress import amount_text
 from stack_builder.stack.receipt import BaseRecord, DebianPackage, LayerRecord
 
 _COMPRESS = (Path(__file__).parents[1] / "in_base" / "compress.py").read_text(encoding="utf-8")
@@ -29,21 +30,32 @@ class DebianProvider:
         """See :class:`~stack_builder.image.base.model.BaseProvider`."""
         path, recipe = find(request.name)
         pinned = self._pinned(path, recipe, request)
-        key = hashlib.sha256(f"{pinned.lock.sha256} {VERSION} {_COMPRESS}".encode()).hexdigest()
-        folder = request.cache / "base" / key
-        memory = LayerMemory(folder, request.blobs)
+        folder = _folder(request, pinned.lock)
         with locked(folder.with_suffix(".lock")):
-            layer = memory.get("layer")
-            if layer is None or not (folder / "root").is_dir():
+            made = self._made(request, pinned)
+            if made is None:
                 layer = self._make(path.stem, recipe, pinned.lock, folder, request)
-                memory.put("layer", layer)
-        record = BaseRecord(
-            source=f"recipe:{request.name}",
-            identity=pinned.lock.sha256,
-            packages=pinned.lock.packages,
-            relocked=pinned.relocked,
-        )
-        return Base(record, (layer,), rootfs=Rootfs(folder / "root"))
+                LayerMemory(folder, request.blobs).put("layer", layer)
+                made = _base(request, pinned, layer)
+        return made
+
+    def foresee(self, request: BaseRequest) -> Foreseen:
+        """See :class:`~stack_builder.image.base.model.BaseProvider`."""
+        path, recipe = find(request.name)
+        lock = load_lock(lock_path(path, architecture(request.platform)))
+        if request.update or lock is None or lock.recipe_sha256 != recipe.sha256:
+            return Foreseen(f"pin the packages of {path.stem} anew and install them")
+        if made := self._made(request, _Pinned(lock)):
+            return Foreseen(f"reuse {path.stem}", made)
+        missing = [p for p in lock.packages if not debs.location(request.cache / "debs", p).is_file()]
+        size = amount_text(sum(package.size for package in missing), "bytes")
+        return Foreseen(f"fetch {len(missing)} packages ({size}), install {len(lock.packages)} of {path.stem}")
+
+    def _made(self, request: BaseRequest, pinned: _Pinned) -> Base | None:
+        """The base as an earlier build left it in the cache."""
+        folder = _folder(request, pinned.lock)
+        layer = LayerMemory(folder, request.blobs).get("layer")
+        return _base(request, pinned, layer) if layer and (folder / "root").is_dir() else None
 
     def _pinned(self, path: Path, recipe: Recipe, request: BaseRequest) -> _Pinned:
         """Find the packages and see to it that their files are here."""
@@ -131,6 +143,21 @@ class _Pinned:
 
     lock: BaseLock
     relocked: str | None = None
+
+
+def _folder(request: BaseRequest, lock: BaseLock) -> Path:
+    key = hashlib.sha256(f"{lock.sha256} {VERSION} {_COMPRESS}".encode()).hexdigest()
+    return request.cache / "base" / key
+
+
+def _base(request: BaseRequest, pinned: _Pinned, layer: LayerRecord) -> Base:
+    record = BaseRecord(
+        source=f"recipe:{request.name}",
+        identity=pinned.lock.sha256,
+        packages=pinned.lock.packages,
+        relocked=pinned.relocked,
+    )
+    return Base(record, (layer,), rootfs=Rootfs(_folder(request, pinned.lock) / "root"))
 
 
 def _gone(gone: list[DebianPackage], lock: BaseLock) -> str:

@@ -59,6 +59,19 @@ class BaseRequest:
     programs: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a provider would do.
+
+    Attributes:
+        step: in words.
+        base: the base, where nothing is left to do.
+    """
+
+    step: str
+    base: Base | None = None
+
+
 class BaseProvider(Protocol):
     """A place that bases come from."""
 
@@ -70,6 +83,9 @@ class BaseProvider(Protocol):
             IntegrityError: bytes are not what a digest promises; with ``locked``, the pinned packages are gone.
             MachineError: a tool, the network or permission is missing.
         """
+
+    def foresee(self, request: BaseRequest) -> Foreseen:
+        """Say what :meth:`provide` would do, without network and without changing anything."""
 
 
 def architecture(platform: str) -> str:

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from stack_builder.errors import UsageError
 from stack_builder.image.base.debian import DebianProvider
+from stack_builder.image.base.images import EngineProvider, LayoutProvider, RegistryProvider
 from stack_builder.image.base.model import BaseProvider
 from stack_builder.stack.spec import Base as BaseTable
 
 PROVIDERS: dict[str, BaseProvider] = {
     "recipe": DebianProvider(),
+    "oci": LayoutProvider(),
+    "registry": RegistryProvider(),
+    "docker": EngineProvider(),
 }
 
 
-def choose(given: str | None, table: BaseTable) -> tuple[str, BaseProvider, str]:
-    """Find the provider.
+def source(table: BaseTable) -> str:
+    """Write ``[base]`` of a stack file as ``--base`` takes it."""
+    return f"recipe:{table.recipe}" if table.recipe else f"registry:{table.image}"
 
-    Args:
-        given: ``KIND:NAME`` from ``--base``, or None.
-        table: ``[base]`` of the stack file, which decides otherwise.
 
-    Returns:
-        the kind, its provider, and the name to ask it for.
+def choose(given: str) -> tuple[BaseProvider, str]:
+    """Find the provider of ``KIND:NAME``, and the name to ask it for.
 
     Raises:
         UsageError: there is no such kind.
     """
-    source = given or (f"recipe:{table.recipe}" if table.recipe else f"registry:{table.image}")
-    kind, colon, name = source.partition(":")
+    kind, colon, name = given.partition(":")
     if not colon or kind not in PROVIDERS or not name:
-        raise UsageError(f"no base '{source}'", fix=f"give --base {' or '.join(f'{each}:…' for each in PROVIDERS)}")
-    return kind, PROVIDERS[kind], name
+        raise UsageError(f"no base '{given}'", fix=f"give --base {' or '.join(f'{each}:…' for each in PROVIDERS)}")
+    return PROVIDERS[kind], name

@@ -1,0 +1,131 @@
+"""``stackb build``: from a lock to a container image."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stack_builder import progress, resources
+from stack_builder.cli.output import write
+from stack_builder.diagnose.lock.verbs import check_lock
+from stack_builder.errors import IntegrityError, UsageError
+from stack_builder.image import output as image_output
+from stack_builder.image.base.providers import source as base_source
+from stack_builder.image.build import Options, build, forecast
+from stack_builder.image.subject import Subject
+from stack_builder.image.summary import built_text, forecast_text
+from stack_builder.image.workspace import Workspace
+from stack_builder.progress import Progress
+from stack_builder.report import Severity
+from stack_builder.stack import lock as lock_file
+from stack_builder.stack import spec as stack_file
+from stack_builder.stack.lock import Lock
+from stack_builder.stack.spec import StackSpec
+from stack_builder.wheels.fetch import Network, fetch
+from stack_builder.wheels.http import Http
+from stack_builder.wheels.index import indexes_of
+from stack_builder.wheels.store import Store
+
+
+class Engine(StrEnum):
+    """Choices of ``--engine``."""
+
+    OCI = "oci"
+    DOCKER = "docker"
+
+
+def command(
+    stack: Annotated[
+        str | None, typer.Argument(help="Name or folder of a stack; the default stack if left out.")
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="DIR|TAR|docker:TAG", help="Where the image goes; out/STACK if left out."),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="SM", help="What it is for, as sm_120; the stack's first GPU if left out.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(metavar="KIND:NAME", help="Another base: recipe:, oci:, registry: or docker:.")
+    ] = None,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="Refuse instead of pinning the base's packages anew.")
+    ] = False,
+    update_base: Annotated[
+        bool, typer.Option("--update-base", help="Pin the base's packages to what the mirror has now.")
+    ] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Use no network; fail if something is missing.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Look for wheels in this folder and below first.")
+    ] = None,
+    no_bytecode: Annotated[
+        bool, typer.Option("--no-bytecode", help="Run nothing of the base: no .pyc files, no linker cache.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Worker processes; one per core if left out.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; do nothing.")] = False,
+) -> None:
+    """Build a container image from a lock: the same lock gives the same digest, on any machine.
+
+    Layers are written straight from the verified wheels and the pinned packages of the base; what is in the cache is
+    not made again. Neither a resolver nor the network takes part once all files are here.
+    """
+    place = stack_file.find(stack)
+    spec, lock = stack_file.load(place), lock_file.load(place)
+    said = progress.for_terminal()
+    goal = image_output.parse(output or f"out/{spec.stack.name}")
+    options = Options(
+        base=base or base_source(spec.base),
+        bytecode=not no_bytecode,
+        locked=locked,
+        offline=offline,
+        update_base=update_base,
+        jobs=jobs,
+    )
+    _refuse_bad_lock(place, spec, said)
+    store, space, target = Store(), Workspace(resources.cache()), _gpu(gpu, spec)
+    if dry_run:
+        write(forecast_text(forecast(Subject.of_stack(spec, lock, target), store, options, space, said), goal))
+        return
+    wheels = _fetch(lock, spec, store, offline, folder, said)
+    built = build(Subject.of_stack(spec, lock, target, wheels), wheels, options, space, said)
+    write(built_text(built, image_output.write(built, goal, space.blobs, said)))
+
+
+def _gpu(given: str | None, spec: StackSpec) -> str:
+    if given is None:
+        return spec.stack.gpu[0]
+    if given not in spec.stack.gpu:
+        raise UsageError(f"{spec.stack.name} is not for {given}", fix=f"choose one of {', '.join(spec.stack.gpu)}")
+    return given
+
+
+def _refuse_bad_lock(place: Path, spec: StackSpec, said: Progress) -> None:
+    report = check_lock(place, spec, None, said, datetime.now(UTC).date())
+    errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    if errors:
+        first = errors[0]
+        raise IntegrityError(
+            f"{len(errors)} errors; {first.rule} {first.title}",
+            where=place,
+            fix=f"run stackb lock {place.name} --check",
+        )
+
+
+def _fetch(
+    lock: Lock, spec: StackSpec, store: Store, offline: bool, folder: Path | None, said: Progress
+) -> dict[str, Path]:
+    with ExitStack() as stack:
+
+        def network() -> Network:
+            http = stack.enter_context(Http())
+            return Network(http, indexes_of(spec, http))
+
+        done = fetch(lock, store, network=None if offline else network, folder=folder, progress=said)
+    return {wheel.artifact.filename: wheel.path for wheel in done}

@@ -1,0 +1,85 @@
+"""``stackb verify``: is an image what its receipt says."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stack_builder import progress, resources
+from stack_builder.cli.output import Format, emit
+from stack_builder.diagnose import target as targets
+from stack_builder.errors import StackbError, UsageError
+from stack_builder.image.base.images import read_parts
+from stack_builder.image.verify import check_layout_version, compare, find_receipt, open_image, rebuild
+from stack_builder.image.workspace import Workspace
+from stack_builder.progress import Progress
+from stack_builder.stack import spec as stack_file
+from stack_builder.stack.lock import Artifact, Lock
+from stack_builder.stack.receipt import Receipt
+from stack_builder.wheels.fetch import Network, fetch
+from stack_builder.wheels.http import Http
+from stack_builder.wheels.index import indexes_of
+from stack_builder.wheels.store import Store
+
+
+def command(
+    image: Annotated[str, typer.Argument(metavar="IMAGE", help="oci:DIR|TAR or image:REF, as stackb build wrote it.")],
+    receipt: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its receipt; beside the image or in the cache if left out.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Compare with the receipt's digests; build nothing.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Use no network; fail if something is missing.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="Look for wheels in this folder and below first.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Worker processes; one per core if left out.")
+    ] = None,
+    format: Annotated[Format, typer.Option(help="Form of the report.")] = Format.TEXT,  # noqa: A002 - the option's name
+) -> None:
+    """Build an image again from its receipt, apart from the cache, and compare.
+
+    A difference is named by layer, file and field. Takes as long as the first build; --quick only reads the image.
+    """
+    target = targets.parse(image)
+    if target.kind not in ("oci", "image"):
+        raise UsageError(f"'{image}' is no image", fix="write oci:DIR, oci:FILE.tar or image:NAME:TAG")
+    space, said = Workspace(resources.cache()), progress.for_terminal()
+    with open_image(target.as_report_target()) as opened, ExitStack() as stack:
+        parts = read_parts(opened.source, opened.digest)
+        paper = find_receipt(opened, parts, receipt, space)
+        if quick:
+            raise typer.Exit(emit(compare(opened, parts, paper, None, None), format))
+        check_layout_version(paper)
+        wheels = _fetch(paper, offline, folder, said)
+        space.root.mkdir(parents=True, exist_ok=True)
+        scratch = Workspace(
+            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="verify-", dir=space.root))).resolve()
+        )
+        built = rebuild(paper, wheels, space, scratch, jobs, said)
+        raise typer.Exit(emit(compare(opened, parts, paper, built, scratch.blobs), format))
+
+
+def _fetch(receipt: Receipt, offline: bool, folder: Path | None, said: Progress) -> dict[str, Path]:
+    """The wheels of the receipt; from the stack's own indexes where the stack is known here."""
+    artifacts = tuple(
+        Artifact(wheel.name, wheel.version, wheel.filename, wheel.sha256, wheel.size, wheel.index)
+        for wheel in receipt.wheels
+    )
+    lock = Lock(receipt.stack, receipt.python, receipt.platform, "receipt", artifacts=artifacts)
+    try:
+        spec = stack_file.load(stack_file.find(receipt.stack))
+    except StackbError:
+        spec = None
+    with ExitStack() as stack:
+
+        def network() -> Network:
+            http = stack.enter_context(Http())
+            return Network(http, indexes_of(spec, http))
+
+        done = fetch(lock, Store(), network=None if offline else network, folder=folder, progress=said)
+    return {wheel.artifact.filename: wheel.path for wheel in done}

@@ -1,0 +1,107 @@
+"""What an image is to be made of: read from a stack and its lock, or from the receipt of an earlier build."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from stack_builder.errors import UsageError
+from stack_builder.stack.lock import Lock
+from stack_builder.stack.receipt import Receipt, WheelRecord
+from stack_builder.stack.spec import StackSpec
+
+
+class Winners(Protocol):
+    """Says whose bytes stand at a path that several wheels ship."""
+
+    def __call__(self, owners: frozenset[str], /) -> tuple[str, str] | None:
+        """Give the winner among ``owners`` and the reason, or None where nobody decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A stack on its way to become an image.
+
+    Attributes:
+        stack: its name.
+        description: one line.
+        python: ``3.11``.
+        platform: ``linux_x86_64``.
+        cuda: ``13.0``.
+        gpu: what the image is for, such as ``sm_120``.
+        lock_sha256: identity of the lock.
+        wheels: sorted by name.
+        winners: decides between wheels.
+    """
+
+    stack: str
+    description: str
+    python: str
+    platform: str
+    cuda: str
+    gpu: str
+    lock_sha256: str
+    wheels: tuple[WheelRecord, ...]
+    winners: Winners
+
+    @classmethod
+    def of_stack(cls, spec: StackSpec, lock: Lock, gpu: str, files: Mapping[str, Path] | None = None) -> Subject:
+        """Read a stack.
+
+        Args:
+            spec: the stack file.
+            lock: its lock.
+            gpu: what the image is for.
+            files: the wheels by file name; their sizes stand in for those that a lock does not know.
+
+        Raises:
+            UsageError: the lock does not pin a wheel.
+        """
+        wheels = []
+        for artifact in lock.artifacts:
+            if artifact.sha256 is None:
+                raise UsageError("the lock gives no sha256", where=artifact.filename, fix="run stackb lock --check")
+            path = (files or {}).get(artifact.filename)
+            size = path.stat().st_size if path else artifact.size or 0
+            wheels.append(
+                WheelRecord(artifact.name, artifact.version, artifact.filename, artifact.sha256, size, artifact.index)
+            )
+
+        def winners(owners: frozenset[str], /) -> tuple[str, str] | None:
+            rule = spec.winner_for(owners, gpu)
+            return (rule.winner, rule.reason) if rule else None
+
+        stack = spec.stack
+        return cls(
+            stack=stack.name,
+            description=stack.description,
+            python=stack.python,
+            platform=stack.platform,
+            cuda=stack.cuda,
+            gpu=gpu,
+            lock_sha256=lock.sha256,
+            wheels=tuple(wheels),
+            winners=winners,
+        )
+
+    @classmethod
+    def of_receipt(cls, receipt: Receipt) -> Subject:
+        """Read a receipt."""
+        decided = {frozenset(each.packages): (each.winner, each.reason) for each in receipt.decisions}
+
+        def winners(owners: frozenset[str], /) -> tuple[str, str] | None:
+            return decided.get(owners)
+
+        return cls(
+            stack=receipt.stack,
+            description=receipt.description,
+            python=receipt.python,
+            platform=receipt.platform,
+            cuda=receipt.cuda,
+            gpu=receipt.gpu,
+            lock_sha256=receipt.lock_sha256,
+            wheels=receipt.wheels,
+            winners=winners,
+        )
