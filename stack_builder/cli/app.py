@@ -23,6 +23,7 @@ COMMANDS = {
     "explain": "Read an error text or a server log: cause, evidence, fix.",
     "patch": "List, judge, apply and take back patches of installed packages.",
     "rules": "Show the catalogue of rules.",
+    "sglang": "Ask an SGLang release: its options, what is active on a GPU, the EAGLE-3 contract; check a launch line.",
     "serve": "Launch an SGLang server, wait until it is ready, and show what is active in it.",
     "probe": "Run small programs in a target's own interpreter: what is mapped, what compiles, what runs.",
     "schema": "Print a JSON schema.",

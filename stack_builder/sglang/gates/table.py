@@ -59,7 +59,13 @@ class GateTable:
 
 
 def read(tree: SourceTree, gpus: tuple[str, ...] = GPUS) -> GateTable:
-    """Derive the table from the source of a release; kept in the cache."""
+    """Derive the table from the source of a release; kept in the cache.
+
+    Raises:
+        UsageError: a GPU is not written as ``sm_120``.
+    """
+    for gpu in gpus:
+        Gpu.parse(gpu)
     kind = f"gates-{'-'.join(gpus)}"
     return cache.through(tree, kind, lambda source: derive(source, gpus), _to_json, _from_json)
 

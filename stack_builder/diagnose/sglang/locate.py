@@ -1,0 +1,70 @@
+"""Find the SGLang of a TARGET, to read its source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stack_builder.diagnose.target import TargetSpec
+from stack_builder.errors import MachineError, UsageError
+from stack_builder.sglang import source
+from stack_builder.sglang.source import SourceTree
+from stack_builder.stack import lock, spec
+from stack_builder.wheels.store import Store
+
+
+def source_of(target: TargetSpec) -> SourceTree:
+    """Open the SGLang that a target holds.
+
+    Raises:
+        UsageError: it holds none, several, or is of a kind that is not looked into.
+        MachineError: the wheel of a stack has not been fetched.
+    """
+    match target.kind:
+        case "stack":
+            return of_stack(target.value)
+        case "wheels":
+            return _of_folder(target.path)
+        case "venv":
+            return _of_prefix(target.path)
+        case "python":
+            program = target.path.absolute()
+            return _of_prefix(program.parent.parent)
+        case _:
+            raise UsageError(
+                f"SGLang is not looked for in {target.kind}:",
+                where=target.value,
+                fix="name stack:NAME, venv:DIR, python:EXE or wheels:DIR",
+            )
+
+
+def of_stack(stack: str) -> SourceTree:
+    """Open the locked SGLang of a stack; its hash was verified when it was fetched.
+
+    Raises:
+        UsageError: the stack locks none.
+        MachineError: it has not been fetched.
+    """
+    artifact = lock.load(spec.find(stack)).artifact("sglang")
+    if artifact is None or artifact.sha256 is None:
+        raise UsageError("locks no SGLang", where=stack)
+    path = Store().find(artifact.sha256, artifact.filename, artifact.size)
+    if path is None:
+        raise MachineError("has not been fetched", where=artifact.filename, fix=f"run stackb fetch {stack}")
+    return source.from_wheel(path, sha256=artifact.sha256)
+
+
+def _of_folder(folder: Path) -> SourceTree:
+    wheels = sorted(folder.glob("sglang-[0-9]*.whl"))
+    if len(wheels) != 1:
+        what = "holds no wheel of SGLang" if not wheels else f"holds {len(wheels)} wheels of SGLang"
+        raise UsageError(what, where=folder, fix="name a folder with one sglang-VERSION-….whl")
+    return source.from_wheel(wheels[0])
+
+
+def _of_prefix(prefix: Path) -> SourceTree:
+    """``lib/pythonX.Y/site-packages`` or Debian's ``dist-packages`` below an interpreter's prefix."""
+    folders = [prefix, *sorted(prefix.glob("lib/python3.*/*-packages"))]
+    for folder in folders:
+        if (folder / source.SERVER_ARGS).is_file():
+            return source.from_directory(folder)
+    raise UsageError("SGLang is not installed", where=prefix, fix="install it or name another target")
