@@ -17,24 +17,31 @@ class Format(StrEnum):
     SARIF = "sarif"
 
 
-def emit(report: Report, format: Format, *, strict: bool = False) -> ExitCode:  # noqa: A002 - the option's name
-    """Write ``report`` to stdout.
+def emit(
+    report: Report,
+    format: Format,  # noqa: A002 - the option's name
+    *,
+    strict: bool = False,
+    aside: bool = False,
+) -> ExitCode:
+    """Write ``report`` to stdout, or, where it is not what the command was asked for, ``aside`` to stderr.
 
     Returns:
         the exit code of the command: 0 clean, 1 findings, 3 with ``strict`` where a rule was skipped.
     """
-    write(_rendered(report, format))
+    write(_rendered(report, format), aside=aside)
     return report.exit_code(strict=strict)
 
 
-def write(text: str) -> None:
-    """Write ``text`` to stdout, whatever its encoding can hold, and flush."""
+def write(text: str, *, aside: bool = False) -> None:
+    """Write ``text`` to stdout (``aside``: stderr), whatever its encoding can hold, and flush."""
+    stream = sys.stderr if aside else sys.stdout
     try:
-        sys.stdout.write(text)
+        stream.write(text)
     except UnicodeEncodeError:
-        encoding = sys.stdout.encoding or "ascii"
-        sys.stdout.write(text.encode(encoding, errors="backslashreplace").decode(encoding))
-    sys.stdout.flush()
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, errors="backslashreplace").decode(encoding))
+    stream.flush()
 
 
 def _rendered(report: Report, format: Format) -> str:  # noqa: A002

@@ -16,6 +16,7 @@ from stack_builder.errors import ExitCode, UsageError
 from stack_builder.serve import registry, session
 from stack_builder.serve.launchers import DockerLauncher, Launcher, LocalLauncher, container_options
 from stack_builder.serve.plan import LaunchPlan, Mount, Request, make_plan, workspace
+from stack_builder.serve.preflight import preflight, stops
 from stack_builder.stack import spec as stacks
 from stack_builder.stack.spec import ServeProfile
 
@@ -54,6 +55,7 @@ def command(
     venv: Annotated[Path | None, typer.Option(help="With --in local: the environment; default $VIRTUAL_ENV.")] = None,
     image: Annotated[str | None, typer.Option(help="With --in docker: the image; default stackb/STACK.")] = None,
     gpus: Annotated[str, typer.Option(help="With --in docker: all, none, or numbers such as 0,1.")] = "all",
+    gpu: Annotated[str | None, typer.Option(help="Check for this architecture; default: this machine's GPU.")] = None,
     host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 30000,
     api_key_file: Annotated[Path | None, typer.Option(help="Clients must send the key in this file.")] = None,
@@ -91,7 +93,12 @@ def command(
     profile = loaded.serve.get(spec.value, ServeProfile(args={}))
     if where is Where.LOCAL:
         launcher: Launcher = LocalLauncher()
-        plan = make_plan(request, profile, python=_interpreter(venv), mounts=(_workspace_mount(request.stack, None),))
+        plan = make_plan(
+            request,
+            profile,
+            python=str(_environment(venv) / "bin" / "python3"),
+            mounts=(_workspace_mount(request.stack, None),),
+        )
         engine_options = None
     else:
         reference = image or f"stackb/{request.stack}"
@@ -101,6 +108,14 @@ def command(
     if dry_run:
         _print_plan(plan, engine_options)
         return
+    environment = _environment(venv) if where is Where.LOCAL else None
+    checked = preflight(plan, loaded, venv=environment, gpu=gpu)
+    if stops(checked) and not skip_preflight:
+        emit(checked, format)
+        sys.stderr.write("not started; --skip-preflight starts it all the same\n")
+        raise typer.Exit(ExitCode.FINDINGS)
+    if checked.counted or checked.skipped:
+        emit(checked, Format.TEXT, aside=True)
     raise typer.Exit(_serve(plan, launcher, patience=patience, detach=detach, format=format))
 
 
@@ -159,14 +174,13 @@ def _key(path: Path | None) -> str | None:
     return key
 
 
-def _interpreter(venv: Path | None) -> str:
+def _environment(venv: Path | None) -> Path:
     folder = venv or (Path(os.environ["VIRTUAL_ENV"]) if os.environ.get("VIRTUAL_ENV") else None)
     if folder is None:
         raise UsageError("no virtual environment is active", where="--in local", fix="give --venv DIR")
-    python = folder / "bin" / "python3"
-    if not python.exists():
+    if not (folder / "bin" / "python3").exists():
         raise UsageError("is no virtual environment: it has no bin/python3", where=folder, fix="give another --venv")
-    return str(python.absolute())
+    return folder.absolute()
 
 
 def _workspace_mount(stack: str, inside: str | None) -> Mount:
