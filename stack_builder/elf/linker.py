@@ -17,7 +17,7 @@ from enum import Enum, auto
 from stack_builder.elf.files import ObjectCache
 from stack_builder.elf.layout import ElfError, text
 from stack_builder.elf.object import ElfObject
-from stack_builder.elf.providers import Provider, driver_symbol, provider_of_library
+from stack_builder.elf.providers import Provider, driver_symbol, provider_of_library, python_symbol
 from stack_builder.elf.relocations import mentioned
 from stack_builder.elf.scope import Scope
 from stack_builder.elf.search import Found, NotFound, Requester, Search, Settings, loaded_again
@@ -101,8 +101,8 @@ class Linked:
         missing_libraries: nearest first.
         missing_versions: of the object and of what it newly brings along.
         missing_symbols: likewise; those that may stay open (weak) are left out.
-        driver_libraries: absent, but the host's driver brings them; never counted as missing.
-        driver_symbols: names that they define.
+        outside_libraries: absent, but brought by who is not part of the tree (the host's driver); not missing.
+        outside_symbols: names that those define.
         bindings: names that the object itself takes, by the path of the object that defines them.
         damaged: objects that could not be read, with the reason.
         dlopens: it can open further libraries by itself, which reading does not show.
@@ -113,8 +113,8 @@ class Linked:
     missing_libraries: tuple[MissingLibrary, ...]
     missing_versions: tuple[MissingVersion, ...]
     missing_symbols: tuple[MissingSymbol, ...]
-    driver_libraries: tuple[str, ...]
-    driver_symbols: tuple[str, ...]
+    outside_libraries: tuple[str, ...]
+    outside_symbols: tuple[str, ...]
     bindings: Mapping[str, tuple[str, ...]]
     damaged: Mapping[str, str]
     dlopens: bool
@@ -184,9 +184,13 @@ class Process:
     Args:
         objects: reads the tree.
         settings: of the loader.
+        outside: who is not part of the tree, but will be there; wheels alone have no base and no interpreter either.
     """
 
-    def __init__(self, objects: ObjectCache, settings: Settings) -> None:
+    def __init__(
+        self, objects: ObjectCache, settings: Settings, outside: frozenset[Provider] = frozenset({Provider.DRIVER})
+    ) -> None:
+        self._outside = outside
         self._objects = objects
         self._search = Search(objects, settings)
         self._names = _Names()
@@ -255,8 +259,8 @@ class Process:
                 everything.append(result)
                 new = names.new(result.found.real)
                 libraries.append(Library(asked, result.found if new else loaded_again(result.found)))
-        driver = {lost.soname for lost in missing if provider_of_library(lost.soname) is Provider.DRIVER}
-        missing = [lost for lost in missing if lost.soname not in driver]
+        outside = {lost.soname for lost in missing if provider_of_library(lost.soname) in self._outside}
+        missing = [lost for lost in missing if lost.soname not in outside]
         brought = [mapped for mapped in everything if names.new(mapped.found.real)]
         versions = tuple(found for mapped in brought for found in _missing_versions(mapped, names))
         stays = keep is Keep.ALWAYS or (keep is Keep.IF_IT_OPENS and not missing and not versions)
@@ -275,13 +279,21 @@ class Process:
             closure=tuple(libraries),
             missing_libraries=tuple(missing),
             missing_versions=versions,
-            missing_symbols=tuple(lost for lost in symbols if not driver_symbol(lost.name, driver)),
-            driver_libraries=tuple(sorted(driver)),
-            driver_symbols=tuple(lost.name for lost in symbols if driver_symbol(lost.name, driver)),
+            missing_symbols=tuple(lost for lost in symbols if not self._from_outside(lost, outside)),
+            outside_libraries=tuple(sorted(outside)),
+            outside_symbols=tuple(lost.name for lost in symbols if self._from_outside(lost, outside)),
             bindings=bindings,
             damaged=dict(self._damaged),
             dlopens=any(reference.name in _OPENERS for reference in self._references(root)),
         )
+
+    def _from_outside(self, lost: MissingSymbol, outside: set[str]) -> bool:
+        """Whether a symbol is one of a library that is not part of the tree."""
+        if lost.library is not None:
+            return lost.library in outside
+        if Provider.INTERPRETER in self._outside and python_symbol(lost.name):
+            return True
+        return driver_symbol(lost.name, outside)
 
     def _obtain(self, name: str, requester: Requester, parent: Requester | None, names: _Names) -> _Mapped | NotFound:
         """Give the object of a name, mapping it if need be."""

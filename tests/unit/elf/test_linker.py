@@ -12,6 +12,7 @@ import pytest
 from stack_builder.elf.files import ObjectCache
 from stack_builder.elf.layout import ElfError
 from stack_builder.elf.linker import Linked, Process, how
+from stack_builder.elf.providers import Provider
 from stack_builder.elf.search import Settings, Step, read_settings
 from stack_builder.trees.directory import DirectoryTree
 from tests.unit.elf.conftest import FIXTURES, Compile
@@ -217,3 +218,22 @@ def test_the_machines_own_libraries(objects: ObjectCache, name: str) -> None:
     row = cache.lookup(name)
     assert row is not None
     assert agrees(link(objects, Path(row.path)), trace(Path(row.path)))
+
+
+def test_what_the_driver_brings_is_not_missing(objects: ObjectCache, compile_shared: Compile) -> None:
+    driver = compile_shared("driver.c", "stubs/libcuda.so.1", "-Wl,-soname,libcuda.so.1")
+    user = compile_shared("uses_driver.c", "user.so", str(driver))
+    found = link(objects, user)
+    assert trace(user).missing_libraries == {"libcuda.so.1"}
+    assert (found.missing_libraries, found.outside_libraries) == ((), ("libcuda.so.1",))
+    assert found.outside_symbols == ("cuInit",)
+    assert [m.name for m in found.missing_symbols] == ["cudaFree"]  # the runtime's, not the driver's
+
+
+def test_wheels_alone_lack_neither_base_nor_interpreter(objects: ObjectCache, compile_shared: Compile) -> None:
+    needy = compile_shared("extension.c", "needy.so", "-lm")
+    process = Process(objects, Settings("x86_64", directories=()), frozenset(Provider) - {Provider.WHEEL})
+    found = process.start(str(needy))
+    assert {"libc.so.6"} <= set(found.outside_libraries)
+    assert {"PyModule_Create2", "dlopen"} <= set(found.outside_symbols)
+    assert [m.name for m in found.missing_symbols] == ["from_a_wheel"]

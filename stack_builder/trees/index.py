@@ -1,0 +1,94 @@
+"""An index of files by path, for trees whose files lie in archives."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from stack_builder.trees import Entry
+from stack_builder.trees.paths import DIRECTORY, FILE, Resolver
+
+T = TypeVar("T")
+
+
+class Index(Generic[T]):
+    """Entries with a value each (where their bytes are), looked up by path; directories are implied by them."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Entry, T]] = {}
+        self._directories = {"/"}
+        self._sorted: list[str] | None = None
+        self._resolver: Resolver | None = None
+
+    def add(self, entry: Entry, value: T) -> bool:
+        """Add an entry unless one of that path is there; say whether it was added."""
+        if entry.path in self._found:
+            return False
+        self._found[entry.path] = (entry, value)
+        self.add_directory(entry.path.rpartition("/")[0])
+        self._changed()
+        return True
+
+    def add_directory(self, path: str) -> None:
+        """Make a directory, and those that it lies in, be there."""
+        while path and path not in self._directories:
+            self._directories.add(path)
+            path = path.rpartition("/")[0]
+        self._changed()
+
+    def remove(self, path: str) -> None:
+        """Remove what is at a path and below it, if anything."""
+        below = path + "/"
+        for known in [known for known in self._found if known == path or known.startswith(below)]:
+            del self._found[known]
+        self._directories = {known for known in self._directories if known != path and not known.startswith(below)}
+        self._changed()
+
+    def entry(self, path: str) -> Entry:
+        """The entry that stands at this very path."""
+        return self._found[path][0]
+
+    def entries(self, under: str = "/") -> Iterator[Entry]:
+        """See :class:`~stack_builder.trees.FileTree`."""
+        real = self.resolve(under)
+        if real is None:
+            return
+        if real in self._found:
+            yield self._found[real][0]
+            return
+        if self._sorted is None:
+            self._sorted = sorted(self._found)
+        below = real.rstrip("/") + "/"
+        for position in range(bisect_left(self._sorted, below), len(self._sorted)):
+            path = self._sorted[position]
+            if not path.startswith(below):
+                return
+            yield self._found[path][0]
+
+    def resolve(self, path: str) -> str | None:
+        """See :class:`~stack_builder.trees.FileTree`."""
+        if self._resolver is None:
+            self._resolver = Resolver(self._look)
+        return self._resolver.resolve(path)
+
+    def value(self, path: str) -> T:
+        """The value of the file behind a path.
+
+        Raises:
+            FileNotFoundError: no file is there.
+        """
+        real = self.resolve(path)
+        if real is None or real not in self._found:
+            raise FileNotFoundError(path)
+        return self._found[real][1]
+
+    def _look(self, path: str) -> str | None:
+        found = self._found.get(path)
+        if found is not None:
+            return FILE if found[0].link is None else found[0].link
+        return DIRECTORY if path in self._directories else None
+
+    def _changed(self) -> None:
+        self._sorted = None
+        self._resolver = None

@@ -1,0 +1,155 @@
+"""Wheels as the files that they will be: one virtual environment, nothing installed.
+
+Members are read from the zip where they lie. A stored one is a slice of the mapped wheel; a deflated one is unpacked
+once, small ones into memory, large ones into the cache, from where they are mapped: a library of a gigabyte never
+stands in memory. Paths follow PyPA's binary distribution format (``.data`` folders go where their scheme says).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from stack_builder.trees import Entry
+from stack_builder.trees.index import Index
+from stack_builder.trees.mapping import mapped
+from stack_builder.trees.members import MemberCache
+from stack_builder.wheels import names
+from stack_builder.wheels.archive import STORED, WheelArchive
+from stack_builder.wheels.zipformat import Entry as ZipEntry
+
+IN_MEMORY = 4 << 20
+"""Bytes up to which a deflated member is unpacked into memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    wheel: _Wheel
+    entry: ZipEntry
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wheel:
+    archive: WheelArchive
+    identity: str
+    path: Path
+
+
+class WheelsTree:
+    """A set of wheels seen as one environment.
+
+    A context: the wheels stay open until it is left.
+
+    Args:
+        wheels: their files.
+        prefix: the environment's ``sys.prefix``.
+        python: ``3.11``; names the folder of packages.
+        cache: where large members are unpacked; the user's cache by default.
+
+    Attributes:
+        conflicts: paths that several wheels hold, with their owners in the order given. The first one's is shown.
+
+    Raises:
+        IntegrityError: a wheel is damaged.
+        UsageError: a file that is not named as a wheel.
+    """
+
+    def __init__(
+        self,
+        wheels: Iterable[Path],
+        *,
+        prefix: str = "/opt/venv",
+        python: str = "3.11",
+        cache: MemberCache | None = None,
+    ) -> None:
+        self._site = f"{prefix}/lib/python{python}/site-packages"
+        self._schemes = {
+            "purelib": self._site,
+            "platlib": self._site,
+            "scripts": f"{prefix}/bin",
+            "data": prefix,
+            "headers": f"{prefix}/include/site/python{python}",
+        }
+        self._cache = cache or MemberCache()
+        self._open = ExitStack()
+        self._index: Index[_Member] = Index()
+        self.conflicts: dict[str, list[str]] = {}
+        try:
+            for path in wheels:
+                self._add(path)
+        except BaseException:
+            self._open.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._open.close()
+
+    def entries(self, under: str = "/") -> Iterator[Entry]:
+        """See :class:`~stack_builder.trees.FileTree`."""
+        return self._index.entries(under)
+
+    def resolve(self, path: str) -> str | None:
+        """See :class:`~stack_builder.trees.FileTree`."""
+        return self._index.resolve(path)
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[memoryview]:
+        """See :class:`~stack_builder.trees.FileTree`."""
+        member = self._index.value(path)
+        with self._opened(member) as view:
+            yield view
+
+    def prefix(self, path: str, size: int) -> bytes:
+        """See :class:`~stack_builder.trees.FileTree`; only as much of a member is unpacked."""
+        member = self._index.value(path)
+        return member.wheel.archive.prefix(member.entry, size)
+
+    def _opened(self, member: _Member) -> AbstractContextManager[memoryview]:
+        wheel, entry = member.wheel, member.entry
+        if entry.method == STORED:
+            return _slice(wheel.path, wheel.archive.data_offset(entry), entry.size)
+        if entry.size <= IN_MEMORY:
+            return _held(wheel.archive.read(entry, IN_MEMORY))
+        unpacked = self._cache.get(f"{wheel.identity}\0{entry.name}", entry.size, lambda: wheel.archive.open(entry))
+        return mapped(unpacked)
+
+    def _add(self, path: Path) -> None:
+        named = names.parse(path.name)
+        file = self._open.enter_context(path.open("rb"))
+        status = path.stat()
+        # Whoever can give another file the same path, inode, size and time can as well write to our cache.
+        identity = f"{path.resolve()}\0{status.st_dev}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}"
+        wheel = _Wheel(WheelArchive(file, path.name), identity, path)
+        owner = f"{named.distribution} {named.version}"
+        for entry in wheel.archive.files():
+            place = self._place(entry.name)
+            if self._index.add(Entry(place, entry.size, owner=owner), _Member(wheel, entry)):
+                continue
+            first = self._index.entry(place)
+            self.conflicts.setdefault(place, [first.owner or ""]).append(owner)
+
+    def _place(self, name: str) -> str:
+        """Where an entry is installed."""
+        top, _, rest = name.partition("/")
+        scheme, _, inside = rest.partition("/")
+        if top.endswith(".data") and scheme in self._schemes and inside:
+            return posixpath.join(self._schemes[scheme], inside)
+        return f"{self._site}/{name}"
+
+
+@contextmanager
+def _held(data: bytes) -> Iterator[memoryview]:
+    yield memoryview(data)
+
+
+@contextmanager
+def _slice(path: Path, offset: int, size: int) -> Iterator[memoryview]:
+    with mapped(path) as view:
+        yield view[offset : offset + size]
