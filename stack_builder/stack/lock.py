@@ -235,7 +235,7 @@ def load(folder: Path) -> Lock:
         IntegrityError: its two files were not written together.
     """
     lock, requirements = read(folder)
-    if lock.requirements_sha256 not in (None, sha256_text(requirements)):
+    if lock.requirements_sha256 != sha256_text(requirements):
         raise IntegrityError(
             "requirements.txt is not the one that artifacts.json was written with",
             where=folder,

@@ -55,6 +55,7 @@ class LockFacts:
         spec: the stack file.
         lock: ``artifacts.json``.
         requirements: ``requirements.txt`` by normalised name.
+        together: ``requirements.txt`` is byte for byte the one that ``artifacts.json`` was written with.
         today: decides whether an override has expired.
         served: what the indexes serve today; None where they were not asked.
         not_asked: why they were not; None where that is no gap, as the lock was resolved from them just now.
@@ -66,6 +67,7 @@ class LockFacts:
     lock: Lock
     requirements: Mapping[str, Line]
     today: date
+    together: bool = True
     served: Answers | None = None
     not_asked: str | None = "the indexes were not asked"
     read: Mapping[str, Reading] = field(default_factory=dict)

@@ -25,8 +25,11 @@ def disagreement(facts: LockFacts) -> Iterator[Finding]:
         name: text for name in names if (text := _differ(facts.requirements.get(name), facts.by_name.get(name)))
     }
     if differing:
-        listed = ", ".join(differing)
-        yield catalogue.finding("LOCK001", detail=f"They differ in {listed}.", evidence=differing)
+        yield catalogue.finding("LOCK001", detail=f"They differ in {', '.join(differing)}.", evidence=differing)
+    elif not facts.together:
+        yield catalogue.finding(
+            "LOCK001", detail="They pin the same files, but requirements.txt is not as it was written."
+        )
 
 
 def missing_hash(facts: LockFacts) -> Iterator[Finding]:

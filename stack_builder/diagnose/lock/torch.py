@@ -28,13 +28,13 @@ def moved(facts: LockFacts) -> Iterator[Finding]:
     wanted = facts.spec.requires.get("torch")
     causes = []
     if wanted is not None and not SpecifierSet(wanted).contains(Version(torch.version), prereleases=True):
-        causes.append(f"stack.toml requires torch{wanted}, the lock holds {torch.version}")
+        causes.append(f"the stack requires torch{wanted}, the lock holds {torch.version}")
     build = cuda_build(torch)
     if build not in (None, CPU, facts.spec.stack.cuda):
         causes.append(f"it is a build for CUDA {build}, the stack is for {facts.spec.stack.cuda}")
     index = next((index.name for index in facts.spec.index if "torch" in index.packages), "default")
     if torch.index != index:
-        causes.append(f"stack.toml takes it from index '{index}', the lock from '{torch.index}'")
+        causes.append(f"the stack takes it from index '{index}', the lock from '{torch.index}'")
     bare = bare_requirers(facts)
     who = f" Packages that require torch without a version and so let it move: {', '.join(bare)}." if bare else ""
     pinned = any(specifier.operator == "==" for specifier in SpecifierSet(wanted or ""))

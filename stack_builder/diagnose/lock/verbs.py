@@ -107,6 +107,7 @@ def check_lock(folder: Path, spec: StackSpec, indexes: Indexes | None, progress:
         lock=lock,
         requirements=requirements.parse(text, folder / "requirements.txt"),
         today=today,
+        together=lock.requirements_sha256 == lock_file.sha256_text(text),
         served=answers,
         not_asked=why_not,
         read=reading.recall(lock.artifacts),
