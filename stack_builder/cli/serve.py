@@ -18,7 +18,7 @@ from stack_builder.serve.launchers import DockerLauncher, Launcher, LocalLaunche
 from stack_builder.serve.plan import LaunchPlan, Mount, Request, make_plan, workspace
 from stack_builder.serve.preflight import preflight, stops
 from stack_builder.stack import spec as stacks
-from stack_builder.stack.spec import ServeProfile
+from stack_builder.stack.spec import ServeProfile, StackSpec
 
 _PYTHON_IN_IMAGE = "/opt/venv/bin/python3"
 _MAX_KEY_FILE = 4096  # bytes
@@ -61,7 +61,7 @@ def command(
     api_key_file: Annotated[Path | None, typer.Option(help="Clients must send the key in this file.")] = None,
     insecure: Annotated[bool, typer.Option(help="Bind a public address without a key.")] = False,
     patience: Annotated[float, typer.Option(help="Seconds of silence after which a start has failed.")] = 600.0,
-    skip_preflight: Annotated[bool, typer.Option(help="Start whatever the checks say; they still run.")] = False,
+    skip_preflight: Annotated[bool, typer.Option(help="Start without the checks.")] = False,
     detach: Annotated[bool, typer.Option(help="Return once the server is ready and leave it running.")] = False,
     status: Annotated[bool, typer.Option("--status", help="List the servers that run, and nothing else.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop the server on --port, and nothing else.")] = False,
@@ -108,15 +108,20 @@ def command(
     if dry_run:
         _print_plan(plan, engine_options)
         return
-    environment = _environment(venv) if where is Where.LOCAL else None
-    checked = preflight(plan, loaded, venv=environment, gpu=gpu)
-    if stops(checked) and not skip_preflight:
+    if not skip_preflight:
+        _check(plan, loaded, venv=_environment(venv) if where is Where.LOCAL else None, gpu=gpu, format=format)
+    raise typer.Exit(_serve(plan, launcher, patience=patience, detach=detach, format=format))
+
+
+def _check(plan: LaunchPlan, spec: StackSpec, *, venv: Path | None, gpu: str | None, format: Format) -> None:  # noqa: A002
+    """Stop before the start where the checks find an error; say aside what else they found."""
+    checked = preflight(plan, spec, venv=venv, gpu=gpu)
+    if stops(checked):
         emit(checked, format)
         sys.stderr.write("not started; --skip-preflight starts it all the same\n")
         raise typer.Exit(ExitCode.FINDINGS)
     if checked.counted or checked.skipped:
         emit(checked, Format.TEXT, aside=True)
-    raise typer.Exit(_serve(plan, launcher, patience=patience, detach=detach, format=format))
 
 
 def _serve(plan: LaunchPlan, launcher: Launcher, *, patience: float, detach: bool, format: Format) -> ExitCode:  # noqa: A002
