@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from packaging.version import Version
 
-from stack_builder.diagnose import abi_fixes, catalogue
+from stack_builder.diagnose import abi_fixes, catalogue, cuda_wheels
+from stack_builder.diagnose import abi_relevance as relevance
 from stack_builder.diagnose.abi_history import TorchHistory, is_stable_name, is_torch_name, versions_text
+from stack_builder.diagnose.abi_relevance import Knowledge
 from stack_builder.diagnose.environment.facts import Distribution, Environment, MissingLibrary, MissingSymbol, Object
 from stack_builder.elf.needed import cuda_majors
 from stack_builder.report import Finding, Severity
@@ -25,21 +26,6 @@ _TORCH_LIBRARY = re.compile(r"lib(torch|c10|caffe2)\w*\.so")
 _MODULE_TAG = re.compile(r"\.cpython-(\d)(\d+)-[\w-]+\.so$")
 
 
-@dataclass(frozen=True, slots=True)
-class Knowledge:
-    """What the judges know beyond the target's own facts.
-
-    Attributes:
-        history: torch's exports over its releases.
-        fixes: where tested fixes come from.
-        not_loaded: objects (paths) that this GPU's process never opens: the other architecture's alternatives.
-    """
-
-    history: TorchHistory
-    fixes: abi_fixes.FixSource
-    not_loaded: frozenset[str] = frozenset()
-
-
 def judge_abi(environment: Environment, known: Knowledge) -> list[Finding]:
     """Apply all ABI rules."""
     findings = [
@@ -47,18 +33,7 @@ def judge_abi(environment: Environment, known: Knowledge) -> list[Finding]:
         *(finding for found in environment.objects for finding in _object(environment, found, known)),
         *_absent_files(environment),
     ]
-    return [_weighed(finding, known) for finding in findings]
-
-
-def _weighed(finding: Finding, known: Knowledge) -> Finding:
-    """An object that this GPU's process never opens cannot break it."""
-    if finding.object not in known.not_loaded or finding.severity is Severity.NOTE:
-        return finding
-    detail = f"{finding.detail} The GPU that was named loads the other architecture's file."
-    return Finding(
-        finding.rule, Severity.NOTE, finding.title, detail, finding.object, finding.distribution, finding.cause,
-        finding.evidence, finding.fix,
-    )  # fmt: skip
+    return [relevance.weighed(finding, environment, known) for finding in findings]
 
 
 def _object(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
@@ -66,38 +41,70 @@ def _object(environment: Environment, found: Object, known: Knowledge) -> Iterat
         yield catalogue.finding("ABI011", detail=found.unread, object=found.path, distribution=found.owner)
         return
     yield from _foreign_module(environment, found)
-    for missing in found.missing_libraries:
-        if not cuda_majors([missing.soname]) or not missing.other_majors:  # those are rule CUDA001's
-            yield _missing_library(environment, found, missing)
+    yield from _libraries(environment, found)
     yield from _versions(found)
     yield from _symbols(environment, found, known)
     yield from _stable(environment, found, known)
 
 
-def _missing_library(environment: Environment, found: Object, missing: MissingLibrary) -> Finding:
-    who = "it" if missing.needed_by == found.path else missing.needed_by
-    evidence = {"library": missing.soname, "needed_by": missing.needed_by}
-    if missing.on_disk:
-        folder = missing.on_disk[0].rpartition("/")[0]
-        return catalogue.finding(
-            "ABI003",
-            detail=f"{missing.soname}, which {who} needs, lies at {missing.on_disk[0]}; the search never goes there.",
+def _libraries(environment: Environment, found: Object) -> Iterator[Finding]:
+    """Libraries that are nowhere, and those that lie where the loader does not look."""
+    missing = [m for m in found.missing_libraries if not relevance.is_missing_because_of_torch(environment, m)]
+    absent = [m for m in missing if not m.on_disk and not (m.other_majors and cuda_majors([m.soname]))]  # CUDA001's
+    if absent:
+        names = ", ".join(m.soname for m in absent)
+        yield catalogue.finding(
+            "ABI002",
+            detail=f"No folder of the target holds {names}{_needed_by(environment, found, absent[0])}.",
             object=found.path,
             distribution=found.owner,
-            evidence={**evidence, "on_disk": list(missing.on_disk)},
-            fix=(
-                f"Let the loader look in {folder}: add it to /etc/ld.so.conf.d and run ldconfig, or to LD_LIBRARY_PATH "
-                "before the process starts",
-            ),
+            evidence={"libraries": [m.soname for m in absent], "needed_by": absent[0].needed_by},
+            fix=tuple(dict.fromkeys(_library_fix(environment, m.soname) for m in absent)),
         )
-    return catalogue.finding(
-        "ABI002",
-        detail=f"{missing.soname}, which {who} needs, is in no folder of the target.",
-        object=found.path,
-        distribution=found.owner,
-        evidence=evidence,
-        fix=(_library_fix(environment, missing.soname),),
+    for hidden in (m for m in missing if m.on_disk):
+        place = environment.short(hidden.on_disk[0])
+        who = _needed_by(environment, found, hidden)
+        yield catalogue.finding(
+            "ABI003",
+            detail=f"{hidden.soname} lies at {place}; the search never goes there{who}.",
+            object=found.path,
+            distribution=found.owner,
+            evidence={
+                "libraries": [hidden.soname],
+                "needed_by": hidden.needed_by,
+                "on_disk": list(hidden.on_disk),
+                "other_majors": list(hidden.other_majors),
+            },
+            fix=_visible_fixes(environment, hidden),
+        )
+
+
+def _needed_by(environment: Environment, found: Object, missing: MissingLibrary) -> str:
+    return "" if missing.needed_by == found.path else f" (needed by {environment.short(missing.needed_by)})"
+
+
+def _visible_fixes(environment: Environment, missing: MissingLibrary) -> tuple[str, ...]:
+    """Ways to make a library visible; what keeps torch from opening it comes first.
+
+    Torch opens the first match of ``nvidia/<library>/lib/<name>.so.*`` before it looks into ``nvidia/cu13/lib``
+    (``torch/__init__.py`` ``_get_cuda_dep_paths``), so that a wheel of CUDA 12 that was left hides CUDA 13's.
+    """
+    folder = missing.on_disk[0].rpartition("/")[0]
+    visible = (
+        f"Let the loader look in {folder}: add it to /etc/ld.so.conf.d and run ldconfig, or to LD_LIBRARY_PATH before "
+        "the process starts"
     )
+    stem = missing.soname.partition(".so")[0]
+    left = [
+        distribution.name
+        for distribution in environment.distributions
+        for other in missing.other_majors
+        if distribution.name == cuda_wheels.wheel_of(f"{stem}.so.{other.rpartition('.so.')[2]}")
+    ]
+    if left and any(missing.on_disk[0].startswith(f"{site}/") for site in environment.python.site):
+        hides = f"pip uninstall {' '.join(dict.fromkeys(left))}: torch opens that one and then not {missing.soname}"
+        return hides, visible
+    return (visible,)
 
 
 def _library_fix(environment: Environment, soname: str) -> str:
@@ -137,6 +144,8 @@ def _symbols(environment: Environment, found: Object, known: Knowledge) -> Itera
     """Group an object's missing symbols by who should have them."""
     groups: dict[str, list[MissingSymbol]] = {}
     for symbol in found.missing_symbols:
+        if not relevance.is_own_fault(environment, found, symbol):
+            continue
         groups.setdefault(_rule_of(environment, found, symbol, known.history), []).append(symbol)
     for rule, symbols in sorted(groups.items()):
         match rule:
@@ -144,6 +153,8 @@ def _symbols(environment: Environment, found: Object, known: Knowledge) -> Itera
                 yield _torch_symbols(environment, found, symbols, known, rule)
             case "ABI005":
                 yield _older_library(found, symbols)
+            case "ABI014":
+                yield _out_of_scope(found, symbols)
             case _:
                 yield catalogue.finding(
                     rule,
@@ -154,11 +165,23 @@ def _symbols(environment: Environment, found: Object, known: Knowledge) -> Itera
                 )
 
 
+def _out_of_scope(found: Object, symbols: list[MissingSymbol]) -> Finding:
+    return catalogue.finding(
+        "ABI014",
+        detail=f"{len(symbols)} symbols that torch exports, among them {_named(symbols[:1])}.",
+        object=found.path,
+        distribution=found.owner,
+        evidence={"symbols": [symbol.name for symbol in symbols]},
+    )
+
+
 def _rule_of(environment: Environment, found: Object, symbol: MissingSymbol, history: TorchHistory) -> str:
     if _DRIVER.fullmatch(symbol.name):
         return "ABI013"
     if _PYTHON.fullmatch(symbol.name):
         return "ABI008"
+    if symbol.out_of_scope is not None:
+        return "ABI014"
     if is_torch_name(symbol.name):
         return "ABI007" if _other_strings(environment, symbol.name) else "ABI001"
     if symbol.library is not None or abi_fixes.library_of_symbol(symbol.name, found.needed) is not None:
@@ -262,8 +285,10 @@ def _foreign_module(environment: Environment, found: Object) -> Iterator[Finding
     match = _MODULE_TAG.search(found.path)
     if match is None or f"{match[1]}.{match[2]}" == environment.python.version:
         return
+    only_one = not any(o.owner == found.owner and not _MODULE_TAG.search(o.path) for o in environment.objects)
     yield catalogue.finding(
         "ABI008",
+        severity=Severity.WARNING if only_one else None,
         detail=f"It can only be imported by Python {match[1]}.{match[2]}; this is {environment.python.version}.",
         object=found.path,
         distribution=found.owner,
@@ -281,6 +306,20 @@ def _owners(environment: Environment) -> Iterator[Finding]:
         won = {s.matching for s in environment.shared_files if s.owners == owners}
         content = f"what lies there is {next(iter(won))}'s" if len(won) == 1 and None not in won else "no one owner won"
         names = [owner.partition(" ")[0] for owner in owners]
+        if not any(
+            path.endswith((".so", "/__init__.py")) for path in paths
+        ):  # build scripts and the like, never loaded
+            yield catalogue.finding(
+                "ABI009",
+                title="Two distributions ship a file at one path",
+                severity=Severity.NOTE,
+                detail=f"{' and '.join(owners)} both ship {environment.short(paths[0])}; {content}.",
+                object=paths[0],
+                distribution=owners[-1],
+                evidence={"owners": list(owners), "files": paths[:MAX_NAMED], "count": len(paths)},
+                fix=(),
+            )
+            continue
         yield catalogue.finding(
             "ABI009",
             detail=f"{' and '.join(owners)} both installed {len(paths)} files with different content; {content}.",
@@ -302,13 +341,14 @@ def _absent_files(environment: Environment) -> Iterable[Finding]:
     contested = {owner for shared in environment.shared_files for owner in shared.owners}
     for distribution in environment.distributions:
         if distribution.absent_count and str(distribution) not in contested:
-            yield _absent(distribution)
+            yield _absent(environment, distribution)
 
 
-def _absent(distribution: Distribution) -> Finding:
+def _absent(environment: Environment, distribution: Distribution) -> Finding:
+    example = environment.short(distribution.absent[0])
     return catalogue.finding(
         "ABI010",
-        detail=f"{distribution.absent_count} files of its RECORD are not there, such as {distribution.absent[0]}.",
+        detail=f"{distribution.absent_count} files of its RECORD are not there, such as {example}.",
         object=distribution.folder,
         distribution=str(distribution),
         evidence={"files": list(distribution.absent), "count": distribution.absent_count},

@@ -7,16 +7,14 @@ that are locked as a whole.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from stack_builder import resources
+from stack_builder.diagnose import cuda_wheels
 from stack_builder.diagnose.abi_history import KernelRelease, TorchHistory
 from stack_builder.diagnose.environment.facts import Distribution, Environment, Object
 from stack_builder.elf.needed import cuda_majors
@@ -189,6 +187,12 @@ def for_double_install(environment: Environment, names: Iterable[str]) -> str:
     return f"pip uninstall {' '.join(names)}, then install {wanted}=={version} again"
 
 
+def required_names(distribution: Distribution) -> set[str]:
+    """Normalised names of all that a distribution may require, extras included."""
+    names = (re.match(r"[\w.-]+", line) for line in distribution.requires)
+    return {canonicalize_name(match[0]) for match in names if match}
+
+
 def family(owner: str) -> str:
     """The distribution's name without version and CUDA suffix: ``nvidia-nccl`` for both majors."""
     return _MAJOR_SUFFIX.sub("", owner.partition(" ")[0])
@@ -207,12 +211,10 @@ def wheel_of_library(soname: str, environment: Environment) -> str | None:
 
     The version is bounded where torch says which: the toolkit of torch's own CUDA release.
     """
-    shipping = {int(major): table[soname] for major, table in _cuda_wheels().items() if soname in table}
-    if not shipping:
-        return None
     torch = environment.torch
-    preferred = torch.cuda_major if torch is not None else None
-    wheel = shipping.get(preferred or 0) or shipping[max(shipping)]
+    wheel = cuda_wheels.wheel_of(soname, torch.cuda_major if torch is not None else None)
+    if wheel is None:
+        return None
     required = next((r for r in _requires_of_torch(environment) if canonicalize_name(r.name) == wheel), None)
     if required is not None and required.specifier:
         return f"{wheel}{required.specifier}"
@@ -228,8 +230,3 @@ def _requires_of_torch(environment: Environment) -> Iterable[Requirement]:
             yield Requirement(line)
         except InvalidRequirement:
             continue
-
-
-@cache
-def _cuda_wheels() -> dict[str, dict[str, str]]:
-    return tomllib.loads((resources.checks() / "cuda_wheels.toml").read_text(encoding="utf-8"))

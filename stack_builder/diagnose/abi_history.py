@@ -27,7 +27,7 @@ MAX_NATIVE_NAME = 100
 """Length from which a name is left out: only instantiated templates have such names, and an extension that uses one
 instantiates it itself. In ``at::native`` these are kernels, by the ten thousand."""
 
-_OWN = re.compile(r"_Z(T[ISV]|GR)?N?[KVOR]*(2at|3c10|4c10d|5torch)|(aoti_|torch_|c10_|THP|THC)")
+_OWN = re.compile(r"_Z(T[ISV]|GR)?N?[KVOR]*(2at|3c10|4c10d|5torch)|(_Z\d+)?THP[A-Z]|(aoti_|torch_|c10_)")
 _NATIVE = re.compile(r"_ZN2at(6native|4cuda3cub)")
 _STABLE = re.compile(r"(aoti_torch|torch)_\w+")
 

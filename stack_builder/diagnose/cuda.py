@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from packaging.version import InvalidVersion, Version
 
 from stack_builder.diagnose import abi_fixes, catalogue
+from stack_builder.diagnose.abi_relevance import Knowledge, weighed
 from stack_builder.diagnose.environment.facts import Distribution, Environment, JitCache, MissingLibrary, Object
 from stack_builder.elf.needed import cuda_majors
 from stack_builder.report import Finding, Severity
@@ -21,15 +22,16 @@ STRICT_NINJA = Version("0.6.12")
 recompiles; before, it was only written where it was absent."""
 
 
-def judge_cuda(environment: Environment, source: abi_fixes.FixSource, *, expected: str | None = None) -> list[Finding]:
+def judge_cuda(environment: Environment, known: Knowledge, *, expected: str | None = None) -> list[Finding]:
     """Apply all CUDA rules.
 
     Args:
         environment: the facts.
-        source: where tested fixes come from.
+        known: what the judges know beyond them.
         expected: the CUDA release that the stack is for, such as ``13.0``; None where the target names no stack.
     """
-    return [
+    source = known.fixes
+    findings = [
         *_torch_build(environment, source, expected),
         *_other_major(environment, source),
         *_two_majors(environment, source),
@@ -41,6 +43,7 @@ def judge_cuda(environment: Environment, source: abi_fixes.FixSource, *, expecte
         *_leftovers(environment),
         *_preload(environment),
     ]
+    return [weighed(finding, environment, known) for finding in findings]
 
 
 def has_cpu_torch(environment: Environment) -> bool:
@@ -94,7 +97,7 @@ def _cuda_of_choice(release: str, majors: list[int], source: abi_fixes.FixSource
 def _other_major(environment: Environment, source: abi_fixes.FixSource) -> Iterator[Finding]:
     """Objects that miss a CUDA library while the same library of another major is there."""
     for found in environment.objects:
-        missing = [m for m in found.missing_libraries if cuda_majors([m.soname]) and m.other_majors]
+        missing = [m for m in found.missing_libraries if m.other_majors and not m.on_disk and cuda_majors([m.soname])]
         if not missing:
             continue
         wanted = sorted({major for m in missing for major in cuda_majors([m.soname])})
@@ -103,7 +106,7 @@ def _other_major(environment: Environment, source: abi_fixes.FixSource) -> Itera
         torch_text = f"; torch {torch.version} is built for CUDA {torch.cuda}" if torch and torch.cuda else ""
         yield catalogue.finding(
             "CUDA001",
-            detail=f"It needs {names}; there is only {missing[0].other_majors[0]}{torch_text}.",
+            detail=f"It needs {names}; there is only {environment.short(missing[0].other_majors[0])}{torch_text}.",
             object=found.path,
             distribution=found.owner,
             evidence={
@@ -325,11 +328,15 @@ def _leftovers(environment: Environment) -> Iterator[Finding]:
     if torch is None or torch.cuda_major is None:
         return
     contested = {owner for shared in environment.shared_files for owner in shared.owners}
+    required = {name for d in environment.distributions if d.name != "torch" for name in abi_fixes.required_names(d)}
     left = [
         str(distribution)
         for distribution in environment.distributions
         for match in [_CU12_WHEEL.fullmatch(distribution.name)]
-        if match and int(match[1]) != torch.cuda_major and str(distribution) not in contested
+        if match
+        and int(match[1]) != torch.cuda_major
+        and str(distribution) not in contested
+        and distribution.name not in required
     ]
     if left:
         yield catalogue.finding(

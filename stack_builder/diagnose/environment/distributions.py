@@ -1,17 +1,20 @@
 """Installed distributions and who owns which file: ``METADATA``, ``WHEEL`` and ``RECORD`` of every ``.dist-info``.
 
-Formats: PyPA's core metadata and recording-installed-projects specifications.
+Formats: PyPA's core metadata and recording-installed-projects specifications. A CUDA stack has 75,000 RECORD lines, so
+the loop over them does little per line.
 """
 
 from __future__ import annotations
 
 import base64
 import csv
+import dataclasses
 import hashlib
 import posixpath
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 
@@ -30,7 +33,7 @@ class Inventory:
 
     Attributes:
         distributions: sorted by name and folder.
-        owners: path inside the tree to ``name version``; for contested paths the last by name.
+        owners: path inside the tree to ``name version``; for contested paths the last one read.
         shared: contested paths.
     """
 
@@ -39,42 +42,50 @@ class Inventory:
     shared: tuple[SharedFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
+class _Claim(NamedTuple):
     owner: str
-    sha256: str  # as RECORD writes it: urlsafe base64 without padding
-    size: int | None
+    digest: str  # as RECORD writes it: sha256= and urlsafe base64 without padding
+    size: str  # empty where RECORD gives none
 
 
-def read_inventory(tree: FileTree, entries: Mapping[str, Entry]) -> Inventory:
-    """Read every ``.dist-info`` among ``entries`` (the files of the site folders, by path)."""
-    distributions = []
-    claims: dict[str, list[_Claim]] = defaultdict(list)
-    for path in sorted(entries):
-        folder, _, name = path.rpartition("/")
-        if name != "METADATA" or not folder.endswith(".dist-info"):
-            continue
+def read_inventory(tree: FileTree, site: Sequence[str], entries: Mapping[str, Entry]) -> Inventory:
+    """Read every ``.dist-info`` directly below a ``site`` folder.
+
+    Args:
+        tree: where to read.
+        site: the folders of ``sys.path``.
+        entries: the files below them, by path.
+    """
+    distributions: list[Distribution] = []
+    claims: dict[str, _Claim] = {}
+    contested: dict[str, list[_Claim]] = defaultdict(list)
+    for folder in _dist_infos(site, entries):
         found = _read_distribution(tree, folder, entries)
         if found is None:
             continue
-        absent = 0
-        named: list[str] = []
-        for file, claim in _read_record(tree, folder, str(found)):
-            claims[file].append(claim)
-            if _should_exist(file, folder) and file not in entries:
-                absent += 1
-                if len(named) < MAX_NAMED:
-                    named.append(file)
-        distributions.append(
-            Distribution(found.name, found.version, found.folder, found.tags, found.requires, tuple(named), absent)
-        )
-    owners = {path: path_claims[-1].owner for path, path_claims in claims.items()}
-    contested = {path: path_claims for path, path_claims in claims.items() if len(path_claims) > 1}
+        owner = str(found)
+        absent: list[str] = []
+        for path, digest, size in _read_record(tree, folder):
+            claim = _Claim(owner, digest, size)
+            earlier = claims.setdefault(path, claim)
+            if earlier is not claim:
+                contested[path] = [*(contested.get(path) or [earlier]), claim]
+            if path not in entries and _should_exist(path, folder):
+                absent.append(path)
+        distributions.append(dataclasses.replace(found, absent=tuple(absent[:MAX_NAMED]), absent_count=len(absent)))
+    owners = {path: claim.owner for path, claim in claims.items()}
+    owners.update({path: several[-1].owner for path, several in contested.items()})
     return Inventory(
         tuple(sorted(distributions, key=lambda d: (d.name, d.folder))),
         owners,
         tuple(_shared_files(tree, contested, entries)),
     )
+
+
+def _dist_infos(site: Sequence[str], entries: Mapping[str, Entry]) -> list[str]:
+    """The ``.dist-info`` folders directly below a site folder; those that packages vendor are nobody's installation."""
+    folders = (path.removesuffix("/METADATA") for path in entries if path.endswith(".dist-info/METADATA"))
+    return sorted(folder for folder in folders if posixpath.dirname(folder) in site)
 
 
 def _read_distribution(tree: FileTree, folder: str, entries: Mapping[str, Entry]) -> Distribution | None:
@@ -91,30 +102,27 @@ def _read_distribution(tree: FileTree, folder: str, entries: Mapping[str, Entry]
 def _headers(data: bytes) -> dict[str, list[str]]:
     """The fields of a METADATA or WHEEL file, by lower-case name; continuation lines are left out."""
     found: dict[str, list[str]] = defaultdict(list)
-    for line in data.decode("utf-8", "replace").splitlines():
-        if not line:
-            break
+    for line in data.partition(b"\n\n")[0].decode("utf-8", "replace").splitlines():
         name, colon, value = line.partition(":")
         if colon and not line[0].isspace():
             found[name.lower()].append(value.strip())
     return found
 
 
-def _read_record(tree: FileTree, folder: str, owner: str) -> Iterable[tuple[str, _Claim]]:
-    """Yield each file of a RECORD with its claim; paths are made absolute inside the tree."""
+def _read_record(tree: FileTree, folder: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (path, digest, size) of each line of a RECORD; paths are made absolute inside the tree."""
     record = f"{folder}/RECORD"
     if tree.resolve(record) is None:
         return
     site = posixpath.dirname(folder)
-    rows = csv.reader(tree.prefix(record, MAX_RECORD).decode("utf-8", "replace").splitlines())
+    text = tree.prefix(record, MAX_RECORD).decode("utf-8", "replace")
+    rows: Iterable[list[str]]
+    rows = csv.reader(text.splitlines()) if '"' in text else (line.rsplit(",", 2) for line in text.splitlines())
     for row in rows:
-        if not row or not row[0]:
+        if len(row) != 3 or not row[0]:
             continue
-        path = row[0]
-        absolute = f"{site}/{path}" if not path.startswith(("/", ".")) else posixpath.normpath(f"{site}/{path}")
-        digest = row[1].partition("=")[2] if len(row) > 1 else ""
-        size = int(row[2]) if len(row) > 2 and row[2].isdecimal() else None
-        yield absolute, _Claim(owner, digest, size)
+        path = f"{site}/{row[0]}"
+        yield posixpath.normpath(path) if row[0][0] in "./" else path, row[1], row[2]
 
 
 def _should_exist(path: str, folder: str) -> bool:
@@ -124,23 +132,23 @@ def _should_exist(path: str, folder: str) -> bool:
 
 
 def _shared_files(
-    tree: FileTree, contested: Mapping[str, list[_Claim]], entries: Mapping[str, Entry]
-) -> Iterable[SharedFile]:
+    tree: FileTree, contested: Mapping[str, Sequence[_Claim]], entries: Mapping[str, Entry]
+) -> Iterator[SharedFile]:
     """Keep the contested paths whose claims differ, and say whose content lies there."""
     budget = MAX_HASHED
     for path, claims in sorted(contested.items()):
-        if path not in entries or len({claim.sha256 for claim in claims}) == 1:
+        if path not in entries or len({claim.digest for claim in claims}) == 1:
             continue
         size = entries[path].size
-        fitting = [claim for claim in claims if claim.size in (None, size)]
+        fitting = [claim for claim in claims if claim.size in ("", str(size))]
         if len(fitting) > 1 and size <= budget:
             budget -= size
             digest = _sha256(tree, path)
-            fitting = [claim for claim in fitting if claim.sha256 == digest]
+            fitting = [claim for claim in fitting if claim.digest == digest]
         matching = fitting[0].owner if len(fitting) == 1 else None
         yield SharedFile(path, tuple(claim.owner for claim in claims), matching)
 
 
 def _sha256(tree: FileTree, path: str) -> str:
     with tree.open(path) as data:
-        return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

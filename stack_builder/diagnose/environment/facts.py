@@ -6,6 +6,7 @@ A recorded facts file is a test's whole input, so nothing here refers to a tree,
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -92,6 +93,7 @@ class Torch:
         hip: likewise for ROCm.
         cuda_library: whether ``lib/libtorch_cuda.so`` is there.
         cxx11_abi: whether libc10 exports C++11 strings; None where it could not be read.
+        import_error: what stops ``import torch`` in the loader, else None.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -102,6 +104,7 @@ class Torch:
     hip: str | None = None
     cuda_library: bool = True
     cxx11_abi: bool | None = None
+    import_error: str | None = None
 
     @property
     def release(self) -> str:
@@ -122,7 +125,8 @@ class MissingLibrary:
         soname: such as ``libnvrtc.so.13``.
         needed_by: the object whose DT_NEEDED names it.
         on_disk: files of this very name that the loader does not look at.
-        other_majors: the same library with another number, loadable or not: ``libnvrtc.so.12``'s paths.
+        other_majors: the same CUDA library for another major, loadable or not: ``libnvrtc.so.12``'s paths.
+        fatal: the file that made the loader give up, and why, else None.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -131,6 +135,7 @@ class MissingLibrary:
     needed_by: str
     on_disk: tuple[str, ...] = ()
     other_majors: tuple[str, ...] = ()
+    fatal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +146,8 @@ class MissingSymbol:
         name: as in the symbol table.
         demangled: for people; the name itself where it is not mangled.
         version: the symbol version asked for, such as ``GLIBC_2.38``.
-        library: the file that should have it, where the object says (a versioned symbol) or its prefix tells.
+        library: the soname that the version was linked against, where there is one.
+        out_of_scope: a library of torch that exports it although the object does not load it, else None.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -150,6 +156,7 @@ class MissingSymbol:
     demangled: str
     version: str | None = None
     library: str | None = None
+    out_of_scope: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +189,7 @@ class Object:
         missing_versions: version names that a library lacks, as ``libstdc++.so.6: GLIBCXX_3.4.32``.
         torch_imports: the symbols it takes from torch's libraries, found or not; empty where it takes none.
         cuda_libraries: libraries of the CUDA toolkit that its closure maps, with the file chosen.
-        alternative: name of the architecture folder (``sm90``) if it is one of several of that kind.
+        brought: another object brings it along, and it was judged as that one loads it.
         unread: why it could not be examined, else None.
         dlopens: it opens libraries itself, which a static reading does not see.
     """
@@ -197,7 +204,7 @@ class Object:
     missing_versions: tuple[str, ...] = ()
     torch_imports: tuple[str, ...] = ()
     cuda_libraries: tuple[Loaded, ...] = ()
-    alternative: str | None = None
+    brought: bool = False
     unread: str | None = None
     dlopens: bool = False
 
@@ -300,7 +307,7 @@ class Environment:
         distributions: by name and folder.
         shared_files: paths with several owners and different content.
         torch: None where torch is not installed.
-        objects: shared objects, by path.
+        objects: shared objects, sorted by path.
         device_code: objects with code for GPUs, by path.
         nvrtc: per soname that an object needs.
         kernel_loader: of ``sgl_kernel``, where it is installed.
@@ -325,6 +332,18 @@ class Environment:
     def distribution(self, name: str) -> Distribution | None:
         """The installed distribution of a normalised name."""
         return next((d for d in self.distributions if d.name == name), None)
+
+    def short(self, path: str) -> str:
+        """A path as people know it: below ``site-packages`` without that folder."""
+        for site in self.python.site:
+            if path.startswith(f"{site}/"):
+                return path.removeprefix(f"{site}/")
+        return path
+
+    def object_at(self, path: str) -> Object | None:
+        """The shared object at a path."""
+        place = bisect_left(self.objects, path, key=lambda found: found.path)
+        return self.objects[place] if place < len(self.objects) and self.objects[place].path == path else None
 
     def to_json(self) -> str:
         """Write the facts; :func:`parse` reads them back."""

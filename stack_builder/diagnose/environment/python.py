@@ -39,7 +39,9 @@ def find_python(tree: FileTree, prefix: str, environ: Mapping[str, str], where: 
     site = _package_folders(tree, prefix, version)
     if settings.get("include-system-site-packages", "").lower() == "true" and "home" in settings:
         site += _package_folders(tree, posixpath.dirname(settings["home"]), version)
-    first = [path for path in environ.get("PYTHONPATH", "").split(":") if path.startswith("/") and tree.resolve(path)]
+    first = [
+        real for path in environ.get("PYTHONPATH", "").split(":") if path[:1] == "/" and (real := tree.resolve(path))
+    ]
     return Python(version, prefix, tuple(dict.fromkeys([*first, *site])))
 
 
@@ -51,8 +53,8 @@ def with_pth_folders(tree: FileTree, python: Python, pth_files: Iterable[str]) -
         for line in _lines(tree, path):
             if not line.strip() or line.startswith(("#", "import ", "import\t")):
                 continue
-            named = posixpath.normpath(posixpath.join(folder, line.strip()))
-            if tree.resolve(named) is not None:
+            named = tree.resolve(posixpath.join(folder, line.strip()))
+            if named is not None:
                 added.append(named)
     return Python(python.version, python.prefix, tuple(dict.fromkeys([*python.site, *added])))
 
@@ -89,14 +91,10 @@ def _package_folders(tree: FileTree, prefix: str, version: str) -> list[str]:
         f"{prefix}/lib/python{version}/site-packages",
         f"{prefix}/lib64/python{version}/site-packages",
     ]
-    found = [path for path in candidates if tree.resolve(path) is not None]
-    shared = f"{prefix}/lib/python3/dist-packages"  # Debian's, for the version that also has a library of its own
-    if tree.resolve(shared) is not None and tree.resolve(f"{prefix}/lib/python{version}/os.py") is not None:
-        found.append(shared)
-    real: dict[str | None, str] = {}
-    for path in found:  # lib64 is often a link to lib
-        real.setdefault(tree.resolve(path), path)
-    return list(real.values())
+    if tree.resolve(f"{prefix}/lib/python{version}/os.py") is not None:
+        candidates.append(f"{prefix}/lib/python3/dist-packages")  # Debian's, shared by the versions it has
+    found = [tree.resolve(path) for path in candidates]
+    return list(dict.fromkeys(path for path in found if path is not None))  # lib64 is often a link to lib
 
 
 def _lines(tree: FileTree, path: str) -> list[str]:

@@ -6,6 +6,7 @@ import pytest
 
 from stack_builder.diagnose import abi, abi_fixes, abi_history
 from stack_builder.diagnose.abi_history import KernelRelease, TorchHistory, TorchRelease
+from stack_builder.diagnose.abi_relevance import Knowledge
 from stack_builder.diagnose.environment.facts import (
     Distribution,
     Environment,
@@ -39,7 +40,7 @@ KERNELS = (
     KernelRelease("sglang-kernel", "0.4.3", 13, ("2.11.0",)),
     KernelRelease("sgl-kernel", "0.3.21", 12, ("2.9.0", "2.9.1")),
 )
-KNOWN = abi.Knowledge(HISTORY, abi_fixes.FixSource(HISTORY, KERNELS))
+KNOWN = Knowledge(HISTORY, abi_fixes.FixSource(HISTORY, KERNELS))
 
 
 def environment(
@@ -104,7 +105,7 @@ def test_the_stack_that_keeps_the_installed_torch_is_offered_last() -> None:
         abi_fixes.LockedSet("new", "2.14.1", "0.5.23", "sglang-kernel", "0.4.10"),
         abi_fixes.LockedSet("same-torch", "2.11.0", "0.5.17", "sglang-kernel", "0.4.5"),
     )
-    known = abi.Knowledge(HISTORY, abi_fixes.FixSource(HISTORY, KERNELS, stacks))
+    known = Knowledge(HISTORY, abi_fixes.FixSource(HISTORY, KERNELS, stacks))
     fixes = only(abi.judge_abi(environment(kernel(CHECK_INT), torch="2.11.0", cuda="13.0"), known)).fix
     assert "stack same-torch has torch 2.11.0, sglang-kernel 0.4.5 and sglang 0.5.17" in fixes[-1]
 
@@ -232,6 +233,15 @@ def test_the_renamed_kernel_installed_twice_keeps_the_one_that_sglang_requires()
     )
     assert "there is sglang-kernel 0.4.3's" in finding.detail
     assert finding.fix == ("pip uninstall sgl-kernel sglang-kernel, then install sgl-kernel==0.3.21 again",)
+
+
+def test_a_stray_file_of_two_wheels_is_a_note() -> None:
+    """flashinfer-python 0.7.2 and torch-c-dlpack-ext 0.1.5 both ship a build_backend.py."""
+    owners = ("flashinfer-python 0.7.2", "torch-c-dlpack-ext 0.1.5")
+    finding = only(
+        abi.judge_abi(environment(shared_files=(SharedFile(f"{SITE}/build_backend.py", owners, owners[0]),)), KNOWN)
+    )
+    assert (finding.rule, finding.severity) == ("ABI009", Severity.NOTE)
 
 
 def test_an_alternative_that_the_gpu_never_opens_weighs_nothing() -> None:

@@ -8,6 +8,7 @@ import pytest
 from stack_builder.diagnose import cuda
 from stack_builder.diagnose.abi_fixes import FixSource
 from stack_builder.diagnose.abi_history import KernelRelease, TorchHistory, TorchRelease
+from stack_builder.diagnose.abi_relevance import Knowledge
 from stack_builder.diagnose.environment.facts import (
     Distribution,
     Environment,
@@ -28,6 +29,7 @@ SITE = "/v/lib/python3.12/site-packages"
 OPS = f"{SITE}/sgl_kernel/sm100/common_ops.abi3.so"
 HISTORY = TorchHistory((TorchRelease("2.11.0", "13.0", True),), {})
 SOURCE = FixSource(HISTORY, (KernelRelease("sglang-kernel", "0.4.5", 13, ("2.11.0",)),))
+KNOWN = Knowledge(HISTORY, SOURCE)
 
 
 def environment(
@@ -47,7 +49,7 @@ def environment(
 
 
 def judge(facts: Environment, expected: str | None = None) -> list[Finding]:
-    return cuda.judge_cuda(facts, SOURCE, expected=expected)
+    return cuda.judge_cuda(facts, KNOWN, expected=expected)
 
 
 def only(findings: list[Finding]) -> Finding:

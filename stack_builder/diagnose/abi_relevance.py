@@ -1,0 +1,138 @@
+"""Which objects a process needs, and whose fault a missing name is.
+
+Wheels carry plugins for fabrics that are not there, one variant per release of a library, and objects that only load
+after their package opened something else. The loader would refuse hundreds of them if asked, and nobody asks. What is
+said of such objects is a note.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+from stack_builder.diagnose.abi_fixes import KERNELS, FixSource
+from stack_builder.diagnose.abi_history import TorchHistory, is_torch_name
+from stack_builder.diagnose.arch import Gpu, not_loaded
+from stack_builder.diagnose.environment.facts import Environment, MissingLibrary, MissingSymbol, Object
+from stack_builder.elf.needed import cuda_majors
+from stack_builder.report import Finding, Severity
+
+ESSENTIAL = ("torch", *KERNELS, "flashinfer-python", "flashinfer-jit-cache", "triton", "apache-tvm-ffi", "sglang")
+"""Distributions without which SGLang does not serve; what they load has to load."""
+
+TORCH_LIBRARY = re.compile(r"lib(torch|c10|caffe2)\w*\.so")
+_VARIANT = re.compile(r"[_-]?(cu|sm|torch)?\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What the judges know beyond the target's own facts.
+
+    Attributes:
+        history: torch's exports over its releases.
+        fixes: where tested fixes come from.
+        not_loaded: objects (paths) that this GPU's process never opens: the other architecture's alternatives.
+        excused: see :func:`excused`.
+    """
+
+    history: TorchHistory
+    fixes: FixSource
+    not_loaded: frozenset[str] = frozenset()
+    excused: frozenset[str] = frozenset()
+
+
+def knowledge(environment: Environment, fixes: FixSource, gpu: Gpu | None = None) -> Knowledge:
+    """Gather what the judges need to know about one target."""
+    return Knowledge(fixes.history, fixes, not_loaded(environment, gpu), excused(environment))
+
+
+def weighed(finding: Finding, environment: Environment, known: Knowledge) -> Finding:
+    """What a process never needs cannot break it: such an object's findings become notes that say why."""
+    if finding.severity is Severity.NOTE or finding.object is None:
+        return finding
+    found = environment.object_at(finding.object)
+    if found is None:
+        return finding
+    if found.path in known.not_loaded:
+        why = "The GPU that was named loads the other architecture's file."
+    elif found.path in known.excused:
+        why = "It is one of several variants that its package chooses from."
+    elif not is_essential(environment, found):
+        why = "Only what this object serves is affected."
+    else:
+        return finding
+    return dataclasses.replace(finding, severity=Severity.NOTE, detail=f"{finding.detail} {why}")
+
+
+def is_essential(environment: Environment, found: Object) -> bool:
+    """Whether a process that serves a model fails with this object.
+
+    Loaded by others, of an essential package, or an extension of torch: somebody installed that to use it. An essential
+    package's object that only lacks a library of its own package is a plugin, which the package opens in its own way.
+    """
+    if found.brought or found.torch_imports:
+        return True
+    if not _is_of_essential(found):
+        return False
+    return not found.missing_libraries or not all(_is_own(environment, found, m) for m in found.missing_libraries)
+
+
+def excused(environment: Environment) -> frozenset[str]:
+    """Paths of faulty objects that are one of several variants, whose names differ only in numbers.
+
+    ``libx_core4.so`` to ``libx_core9.so`` are builds for releases of a library; their package takes the one that loads,
+    or does without. Of an essential package at least one has to. What other objects load is no variant, nor are the
+    kernel package's architecture folders: its loader opens one and no other.
+    """
+    loader = environment.kernel_loader
+    groups: dict[str, list[Object]] = defaultdict(list)
+    for found in environment.objects:
+        chosen = loader is not None and found.path.startswith(f"{loader.folder}/")
+        if not chosen and not found.brought:
+            groups[variant_of(found.path)].append(found)
+    paths: set[str] = set()
+    for members in groups.values():
+        faulty = [member.path for member in members if not _is_sound(member)]
+        if len(members) > 1 and (len(faulty) < len(members) or not _is_of_essential(members[0])):
+            paths.update(faulty)
+    return frozenset(paths)
+
+
+def variant_of(path: str) -> str:
+    """A path without what tells variants apart: numbers, with a ``cu``, ``sm`` or ``torch`` before them."""
+    return _VARIANT.sub("", path)
+
+
+def is_missing_because_of_torch(environment: Environment, missing: MissingLibrary) -> bool:
+    """Whether a library of torch is only missing because ``import torch`` itself stops before it is loaded."""
+    torch = environment.torch
+    return torch is not None and torch.import_error is not None and TORCH_LIBRARY.fullmatch(missing.soname) is not None
+
+
+def is_own_fault(environment: Environment, found: Object, symbol: MissingSymbol) -> bool:
+    """Whether a missing symbol says something beyond the libraries that are missing.
+
+    With a library gone, what it would export is gone, too; a symbol of torch is another matter as long as torch is
+    loaded.
+    """
+    torch = environment.torch
+    if is_torch_name(symbol.name) and torch is not None and torch.import_error is None:
+        return not any(TORCH_LIBRARY.fullmatch(m.soname) for m in found.missing_libraries)
+    return not found.missing_libraries
+
+
+def _is_of_essential(found: Object) -> bool:
+    return (found.owner or "").partition(" ")[0] in ESSENTIAL
+
+
+def _is_sound(found: Object) -> bool:
+    return not (found.missing_libraries or found.missing_symbols or found.missing_versions or found.unread)
+
+
+def _is_own(environment: Environment, found: Object, missing: MissingLibrary) -> bool:
+    """Whether a missing library lies in the packages: its package opens it first, or not at all."""
+    if cuda_majors([missing.soname]) or TORCH_LIBRARY.fullmatch(missing.soname):
+        return False
+    return any(path.startswith(f"{site}/") for path in missing.on_disk for site in environment.python.site)
