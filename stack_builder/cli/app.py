@@ -26,6 +26,11 @@ COMMANDS = {
     "sglang": "Ask an SGLang release: its options, what is active on a GPU, the EAGLE-3 contract; check a launch line.",
     "serve": "Launch an SGLang server, wait until it is ready, and show what is active in it.",
     "probe": "Run small programs in a target's own interpreter: what is mapped, what compiles, what runs.",
+    "diff": "Show what changes from one stack to another.",
+    "sbom": "Print the bill of materials of a stack, from its locks.",
+    "push": "Bring an image to a registry; only what it lacks travels.",
+    "pull": "Bring an image from a registry, every blob verified.",
+    "export": "Write a compose file or Kubernetes objects that serve a stack.",
     "schema": "Print a JSON schema.",
 }
 

@@ -10,7 +10,7 @@ from stack_builder.sglang import cache
 from stack_builder.sglang.gates import readings
 from stack_builder.sglang.gates.anchors import Finder
 from stack_builder.sglang.gates.capability import Conditions, Gpu
-from stack_builder.sglang.gates.readings import GPUS, Feature, State
+from stack_builder.sglang.gates.readings import GPUS, Feature, Reading, State
 from stack_builder.sglang.source import SourceTree
 
 
@@ -94,11 +94,18 @@ def _gate(finder: Finder, feature: Feature, gpu: str, version: str) -> Gate:
         value, place = found
         state = reading.unknown if value is None else reading.true if value else reading.false
         if state is not None:
-            return Gate(state, reading.why, str(place), place.condition, reading.established, step)
+            return Gate(state, _why(reading, state), str(place), place.condition, reading.established, step)
         passed = place
     if passed is not None:
         return Gate(State.ACTIVE, _PASSED, str(passed), passed.condition)
     return Gate(State.ABSENT, _ABSENT)
+
+
+def _why(reading: Reading, state: State) -> str:
+    """A reading says what happens where its anchor is true; a test that lets the GPU pass needs no other words."""
+    if state is State.UNKNOWN and state is not reading.true:
+        return f"{state.meaning}: {reading.why}"
+    return _PASSED if state is State.ACTIVE and state is not reading.true else reading.why
 
 
 _PASSED = "the test in the source lets this GPU pass"
@@ -118,7 +125,7 @@ def recorded(version: str) -> GateTable | None:
 def _recalled(feature: Feature, state: str, step: int, at: str) -> Gate:
     if step:
         reading = feature.reading[step - 1]
-        return Gate(State(state), reading.why, at, "", reading.established, step)
+        return Gate(State(state), _why(reading, State(state)), at, "", reading.established, step)
     return Gate(State(state), _ABSENT if state == State.ABSENT else _PASSED, at)
 
 
