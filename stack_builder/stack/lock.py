@@ -11,15 +11,20 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.files import atomic_write
 
 SCHEMA_VERSION = 1
 MAX_LOCK_FILE = 64 << 20  # bytes
+
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+PartOfSha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8,64}$")]
+WheelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl$", max_length=255)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,8 @@ class Upload:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    filename: str
-    sha256: str
+    filename: WheelName
+    sha256: PartOfSha256
     uploaded: str | None = None
 
 
@@ -51,7 +56,7 @@ class Twin:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     index: str
-    sha256: str
+    sha256: Sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ class Claim:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
-    sha256: str
+    sha256: Sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +144,8 @@ class Artifact:
 
     name: str
     version: str
-    filename: str
-    sha256: str | None = None
+    filename: WheelName
+    sha256: Sha256 | None = None
     size: int | None = None
     index: str = "default"
     tags: tuple[str, ...] = ()
@@ -217,6 +222,8 @@ def parse(text: str, where: object) -> Lock:
     """
     try:
         body: dict[str, Any] = json.loads(text)
+        if not isinstance(body, dict):
+            raise ValueError("not a JSON object")
         if body.pop("schema_version", None) != SCHEMA_VERSION:
             raise UsageError("written by another version of stackb", where=where, fix="run stackb lock again")
         lock = TypeAdapter(Lock).validate_python(body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -13,6 +14,7 @@ import pytest
 from stack_builder import resources
 from stack_builder.cli.app import run
 from stack_builder.errors import IntegrityError
+from stack_builder.resolve.piptools import PipTools
 from stack_builder.stack import lock as lock_file
 
 Run = Callable[..., tuple[int, str, str]]
@@ -136,23 +138,14 @@ def test_an_interruption_between_the_two_files_is_noticed(stack: Path, stackb: R
 
 
 def test_both_resolvers_agree_and_a_difference_is_refused(stack: Path, stackb: Run, monkeypatch) -> None:
+    answers = []
+    resolve = PipTools.resolve
+    monkeypatch.setattr(PipTools, "resolve", lambda self, request: answers.append(resolve(self, request)) or answers[0])
     code, out, _ = stackb("lock", stack, "--cross-check", "--format", "json")
     assert (code, rules(out)) == (0, set())
     assert lock_file.load(stack).resolver.startswith("uv ")
-    from dataclasses import replace
-
-    from stack_builder.resolve.piptools import PipTools
-
-    resolve = PipTools.resolve
-    monkeypatch.setattr(
-        PipTools,
-        "resolve",
-        lambda self, request: tuple(
-            replace(pin, sha256="a" * 64) if pin.name == "torch" else pin
-            for pin in resolve(self, request)
-            if pin.name != "numpy"
-        ),
-    )
+    other = [replace(p, sha256="a" * 64) if p.name == "torch" else p for p in answers[0] if p.name != "numpy"]
+    monkeypatch.setattr(PipTools, "resolve", lambda self, request: tuple(other))
     before = snapshot(stack)
     code, out, _ = stackb("lock", stack, "--cross-check", "--format", "json")
     evidence = next(f["evidence"] for f in json.loads(out)["findings"] if f["rule"] == "LOCK024")
@@ -214,3 +207,20 @@ def test_a_lock_that_cannot_be_read_is_made_anew(stack: Path, stackb: Run) -> No
     code, _, err = stackb("lock", stack)
     assert (code, snapshot(stack)) == (0, good)
     assert "is not used: " in err
+
+
+def test_the_replica_is_named_for_all_that_is_wrong_with_it(stackb: Run) -> None:
+    code, out, _ = stackb("lock", "cu130-sglang-0.5.9", "--check", "--offline")
+    assert code == 1
+    said = " ".join(out.split())
+    uploads = ["c9a389f5", "970e10c1", "3a0b3eb1", "b1f78776", "4be1313f8280", "9c4131ad", "d751c4dc", "62d41f63067b"]
+    for text in (
+        *uploads,
+        "The file name says 0.3.21+cu130, METADATA says 0.3.21.",
+        "torchaudio-2.9.1+cu130-cp312-cp312-manylinux_2_28_x86_64.whl",
+        "torch-memory-saver needs libcudart.so.12",
+        "torchao needs libcudart.so.12",
+        "Reason: The founding report ran 0.6.4",
+        "Reason: flashinfer-python refuses to be imported beside a flashinfer-cubin of another version.",
+    ):
+        assert text in said, text
