@@ -1,0 +1,1 @@
+"""A stack as a compose file or as Kubernetes objects."""

@@ -1,0 +1,60 @@
+"""Signatures with a local key, made and checked by openssl, offline."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stack_builder.errors import MachineError, UsageError
+from stack_builder.supply.signing import payload, sign
+
+DIGEST = "sha256:" + "ab" * 32
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    path = tmp_path / "a key.pem"
+    curve = ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    subprocess.run(["openssl", "genpkey", *curve, "-out", path], check=True, capture_output=True)
+    subprocess.run(["openssl", "pkey", "-in", path, "-pubout", "-out", tmp_path / "key.pub"], check=True)
+    return path
+
+
+def _verifies(folder: Path, data: bytes) -> bool:
+    command = ["openssl", "dgst", "-sha256", "-verify", folder / "key.pub", "-signature", folder / "image.sig"]
+    return subprocess.run(command, input=data, capture_output=True, check=False).returncode == 0
+
+
+def test_openssl_verifies_what_openssl_signed_and_nothing_else(key: Path, tmp_path: Path) -> None:
+    sign(DIGEST, f"openssl dgst -sha256 -sign '{key}'", tmp_path / "image.sig")
+    assert _verifies(tmp_path, f"{DIGEST}\n".encode())
+    assert not _verifies(tmp_path, payload("sha256:" + "ac" * 32))
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "says"),
+    [
+        ("false", MachineError, "failed with exit code 1"),
+        ("true", MachineError, "wrote 0 bytes"),
+        ("no-such-signer --key k", MachineError, "no such command"),
+        ("", UsageError, "is empty"),
+        ("sign 'half", UsageError, "cannot be split"),
+        ("head -c 1048577 /dev/zero", MachineError, "1048577 bytes"),
+    ],
+)
+def test_a_signature_that_failed_leaves_no_file(
+    tmp_path: Path, command: str, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        sign(DIGEST, command, tmp_path / "image.sig")
+    assert list(tmp_path.glob("*.sig*")) == []
+
+
+def test_only_a_digest_is_signed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a digest"):
+        sign("sha256:short", "cat", tmp_path / "image.sig")
