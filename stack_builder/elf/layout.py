@@ -24,7 +24,9 @@ MACHINES: Final = {62: "x86_64", 183: "aarch64"}
 
 MAX_PROGRAM_HEADERS = 4096
 MAX_DYNAMIC_ENTRIES = 1 << 16
-MAX_STRING = 1 << 16  # bytes; the longest mangled name met in a CUDA stack has about 9,000
+MAX_STRING = 1 << 16  # bytes; the longest mangled name met in a CUDA stack has about 2,000
+MAX_NAME_BYTES = 1 << 28
+"""Names of one object together. Many entries can point at one long string, so the file's size is no bound."""
 
 _COPIED = 1 << 20  # bytes of a string table that are copied rather than looked at through the map
 
@@ -272,13 +274,26 @@ class StringTable:
             ElfError: as :meth:`at`.
         """
         if len(self._view) > _COPIED or len(offsets) < 2:
-            return [self.at(offset) for offset in offsets]
+            return self._one_by_one(offsets)
         table = self._view.tobytes()
         find = table.find
         ends = [find(0, offset) for offset in offsets]
-        if ends and (min(ends) < 0 or max(offsets) >= len(table)):
+        if min(ends) < 0 or max(offsets) >= len(table):
             raise ElfError("a name of the string table has no end", where=self._where)
+        if sum(ends) - sum(offsets) > MAX_NAME_BYTES:
+            raise ElfError(f"names of more than {MAX_NAME_BYTES >> 20} MiB together", where=self._where)
         return [table[start:end] for start, end in zip(offsets, ends, strict=True)]
+
+    def _one_by_one(self, offsets: list[int]) -> list[bytes]:
+        found = []
+        size = 0
+        for offset in offsets:
+            name = self.at(offset)
+            size += len(name)
+            if size > MAX_NAME_BYTES:
+                raise ElfError(f"names of more than {MAX_NAME_BYTES >> 20} MiB together", where=self._where)
+            found.append(name)
+        return found
 
     def matches(self, offset: int, name_and_nul: bytes) -> bool:
         """Whether the string at ``offset`` is this one; the argument carries its NUL."""

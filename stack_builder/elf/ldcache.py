@@ -71,7 +71,7 @@ def parse_cache(data: Buffer, machine: str, where: str = "/etc/ld.so.cache") -> 
     _magic, count, _strings, _flags, extensions = _HEADER.unpack_from(cache)
     if count > MAX_ENTRIES or _HEADER.size + count * _ENTRY.size > len(cache):
         raise ElfError(f"claims {count} entries, more than the file holds", where=where)
-    levels = _levels(cache, extensions, where) if extensions else ()
+    levels = _levels(view, cache, extensions, where) if extensions else ()  # counts from the file's start
     wanted = _FLAGS.get(machine)
     rows = []
     for flags, key, value, _os, hwcap in _ENTRY.iter_unpack(cache[_HEADER.size : _HEADER.size + count * _ENTRY.size]):
@@ -101,16 +101,16 @@ def _start(view: memoryview, where: str) -> int:
     return (_OLD_HEADER + int(count) * _OLD_ENTRY + 7) // 8 * 8
 
 
-def _levels(cache: memoryview, at: int, where: str) -> tuple[str, ...]:
-    magic, count = _words(cache, at, 2, where)
+def _levels(file: memoryview, cache: memoryview, at: int, where: str) -> tuple[str, ...]:
+    magic, count = _words(file, at, 2, where)
     if magic != _EXTENSION_MAGIC or count > 64:
         return ()
     for section in range(count):
-        tag, _flags, offset, size = _words(cache, at + 8 + section * 16, 4, where)
+        tag, _flags, offset, size = _words(file, at + 8 + section * 16, 4, where)
         if tag == _TAG_HWCAPS:
             if size > 4096:
                 raise ElfError(f"lists {size // 4} glibc-hwcaps folders", where=where)
-            return tuple(_string(cache, name, where) for name in _words(cache, offset, size // 4, where))
+            return tuple(_string(cache, name, where) for name in _words(file, offset, size // 4, where))
     return ()
 
 

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from stack_builder.elf.hashing import gnu_hash, hash_table
-from stack_builder.elf.layout import ElfError, Layout, StringTable, sections, text
+from stack_builder.elf.layout import MAX_NAME_BYTES, ElfError, Layout, StringTable, sections, text
 from stack_builder.elf.versions import INDEX_MASK, NeededVersion
 
-MAX_SYMBOLS = 1 << 22
-"""40 times what libtorch_cpu.so has; a table that claims more is refused rather than walked."""
-MAX_NAME_BYTES = 1 << 28
-"""Names of one object together. Many entries can point at one long string, so the file's size is no bound."""
+MAX_SYMBOLS = 1 << 21
+"""20 times what libtorch_cpu.so has; a table that claims more is refused rather than walked."""
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_VERSYM = 5, 6, 10, 0x6FFFFFF0
@@ -106,8 +104,6 @@ class SymbolTable:
             if not word >> 48 and word >> 36 & 15 != _LOCAL and index
         ]
         names = self._strings.many([word & 0xFFFFFFFF for _, word in rows])
-        if sum(map(len, names)) > MAX_NAME_BYTES:
-            raise ElfError(f"names of more than {MAX_NAME_BYTES >> 20} MiB", where=self._layout.where)
         versions, needs = self._versions_of(count), self._needs
         found: list[Reference] = []
         for name, (index, word) in zip(names, rows, strict=True):
