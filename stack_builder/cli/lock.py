@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,15 +15,15 @@ from packaging.utils import canonicalize_name
 
 from stack_builder import progress
 from stack_builder.cli.output import Format, emit, write
-from stack_builder.diagnose.lock import check_lock, make_lock, previous_lock
-from stack_builder.errors import UsageError
+from stack_builder.errors import ExitCode, UsageError
 from stack_builder.progress import Progress
 from stack_builder.report import Report, Severity
-from stack_builder.resolve import RESOLVERS, locking
+from stack_builder.resolve import RESOLVERS
 from stack_builder.resolve.indexes import Indexes, indexes_when_asked
-from stack_builder.resolve.model import Resolver
+from stack_builder.resolve.model import Resolver, request_for
 from stack_builder.stack import lock as lock_file
 from stack_builder.stack import spec as stack_file
+from stack_builder.stack.spec import StackSpec
 
 
 class ResolverName(StrEnum):
@@ -58,24 +60,46 @@ def command(
     """
     place = stack_file.find(stack)
     spec, said, today = stack_file.load(place), progress.for_terminal(), datetime.now(UTC).date()
-    if check and (upgrade or cross_check or dry_run or resolver is not ResolverName.AUTO):
-        raise UsageError("--check resolves nothing", fix="leave out --upgrade, --cross-check, --dry-run and --resolver")
-    with indexes_when_asked(spec) as indexes:
-        if check:
-            report = check_lock(place, spec, None if offline else indexes, said, today)
-            raise typer.Exit(emit(report, format))
-        before = previous_lock(place, said)
-        request = locking.request_for(spec, before, [canonicalize_name(name) for name in upgrade or ()])
+    if check:
+        if upgrade or cross_check or dry_run or resolver is not ResolverName.AUTO:
+            raise UsageError(
+                "--check resolves nothing", fix="leave out --upgrade, --cross-check, --dry-run, --resolver"
+            )
+        raise typer.Exit(_check(place, spec, offline, said, today, format))
+    before = lock_file.previous(place, said)
+    request = request_for(spec, before, [canonicalize_name(name) for name in upgrade or ()])
+    with indexes_when_asked(spec) as indexes, ThreadPoolExecutor() as pool:
         resolvers = _resolvers(resolver, cross_check, offline, indexes, said)
-        made = make_lock(request, resolvers, before, indexes, said, today)
-    changes = locking.differences(before, made.draft.lock)
-    code = emit(_with_changes(made.report, changes, format), format)
+        resolving = [(one, pool.submit(one.resolve, request)) for one in resolvers]
+        from stack_builder.diagnose.lock import make_lock  # loaded while the resolvers wait for the network
+        from stack_builder.resolve.locking import differences
+
+        made = make_lock(request, resolving, before, indexes, said, today)
+    changes = [
+        f"{change.name}: {change.before or 'new'} -> {change.after or 'removed'}"
+        for change in differences(before, made.draft.lock)
+    ]
+    code = _show(made.report, changes, format)
     if any(finding.severity is Severity.ERROR for finding in made.report.findings):
         said.note(f"not written: {place} stays as it is")
     elif not dry_run:
         lock_file.save(place, made.draft.lock, made.draft.requirements)
         said.note(f"written: {place}")
     raise typer.Exit(code)
+
+
+def _check(
+    place: Path,
+    spec: StackSpec,
+    offline: bool,
+    said: Progress,
+    today: date,
+    format: Format,  # noqa: A002
+) -> ExitCode:
+    from stack_builder.diagnose.lock import check_lock
+
+    with indexes_when_asked(spec) as indexes:
+        return emit(check_lock(place, spec, None if offline else indexes, said, today), format)
 
 
 def _resolvers(
@@ -86,10 +110,10 @@ def _resolvers(
     return [RESOLVERS[chosen](indexes, said, offline) for chosen in names]
 
 
-def _with_changes(report: Report, changes: tuple[locking.Change, ...], format: Format) -> Report:  # noqa: A002
-    """Put the difference to the lock that was there where the format has room for it."""
-    lines = [f"{c.name}: {c.before or 'new'} -> {c.after or 'removed'}" for c in changes]
+def _show(report: Report, changes: list[str], format: Format) -> ExitCode:  # noqa: A002
+    """Print the difference to the lock that was there, and the report: a program finds both in the report."""
     if format is Format.TEXT:
-        write("".join(f"{line}\n" for line in lines))
-        return report
-    return replace(report, facts={**report.facts, "changes": lines})
+        write("".join(f"{line}\n" for line in changes))
+    else:
+        report = replace(report, facts={**report.facts, "changes": changes})
+    return emit(report, format)

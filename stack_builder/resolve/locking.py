@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from stack_builder.progress import Progress
@@ -11,11 +11,7 @@ from stack_builder.resolve.indexes import Indexes
 from stack_builder.resolve.model import DEFAULT_INDEX, Pin, Request, Resolver
 from stack_builder.resolve.reading import Opener, Readings, read_all
 from stack_builder.resolve.served import Served, Wanted, look_up
-from stack_builder.resolve.target import Target
 from stack_builder.stack.lock import Artifact, Lock
-from stack_builder.stack.spec import StackSpec
-
-ALL = ":all:"  # to upgrade everything, as pip's --only-binary spells it
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +39,6 @@ class Change:
     name: str
     before: str | None
     after: str | None
-
-
-def request_for(spec: StackSpec, previous: Lock | None, upgrade: Collection[str]) -> Request:
-    """Ask for a resolution that keeps the previous lock's versions, except those of ``upgrade`` (``:all:`` for all)."""
-    keep = () if previous is None or ALL in upgrade else previous.artifacts
-    prefer = {artifact.name: artifact.version for artifact in keep if artifact.name not in upgrade}
-    return Request(spec, Target.of(spec), prefer)
 
 
 def draft(

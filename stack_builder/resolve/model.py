@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from stack_builder.resolve.target import Target
+from stack_builder.stack.lock import Lock
 from stack_builder.stack.spec import StackSpec
 
 DEFAULT_INDEX = "default"
+ALL = ":all:"  # to upgrade everything, as pip's --only-binary spells it
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,13 @@ class Request:
     def index_of(self, name: str) -> str:
         """Name of the index that serves a package."""
         return next((index.name for index in self.spec.index if name in index.packages), DEFAULT_INDEX)
+
+
+def request_for(spec: StackSpec, previous: Lock | None, upgrade: Collection[str]) -> Request:
+    """Ask for a resolution that keeps the previous lock's versions, except those of ``upgrade`` (``:all:`` for all)."""
+    keep = () if previous is None or ALL in upgrade else previous.artifacts
+    prefer = {artifact.name: artifact.version for artifact in keep if artifact.name not in upgrade}
+    return Request(spec, Target.of(spec), prefer)
 
 
 @dataclass(frozen=True, slots=True)

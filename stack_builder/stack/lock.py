@@ -15,8 +15,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
-from stack_builder.errors import IntegrityError, UsageError
+from stack_builder.errors import IntegrityError, StackbError, UsageError
 from stack_builder.files import atomic_write
+from stack_builder.progress import Progress
 
 SCHEMA_VERSION = 1
 MAX_LOCK_FILE = 64 << 20  # bytes
@@ -258,6 +259,17 @@ def read(folder: Path) -> tuple[Lock, str]:
         UsageError: there is none, or it is malformed.
     """
     return parse(_text(folder, "artifacts.json"), folder / "artifacts.json"), _text(folder, "requirements.txt")
+
+
+def previous(folder: Path, progress: Progress) -> Lock | None:
+    """Give the lock that is about to be replaced; None where there is none that can be read, which is said."""
+    if not (folder / "artifacts.json").is_file():
+        return None
+    try:
+        return read(folder)[0]
+    except StackbError as error:
+        progress.note(f"the lock that is there is not used: {error}")
+        return None
 
 
 def save(folder: Path, lock: Lock, requirements: str) -> None:

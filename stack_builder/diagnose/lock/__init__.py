@@ -2,6 +2,6 @@
 
 from stack_builder.diagnose.lock.facts import LockFacts
 from stack_builder.diagnose.lock.judge import judge
-from stack_builder.diagnose.lock.verbs import check_lock, make_lock, previous_lock
+from stack_builder.diagnose.lock.verbs import check_lock, make_lock
 
-__all__ = ["LockFacts", "check_lock", "judge", "make_lock", "previous_lock"]
+__all__ = ["LockFacts", "check_lock", "judge", "make_lock"]

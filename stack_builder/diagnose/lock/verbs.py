@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -17,7 +17,7 @@ from stack_builder.report import Finding, Report
 from stack_builder.resolve import graph, locking, reading, requirements, served
 from stack_builder.resolve.indexes import Indexes
 from stack_builder.resolve.locking import Draft
-from stack_builder.resolve.model import Request, Resolver
+from stack_builder.resolve.model import Pin, Request, Resolver
 from stack_builder.resolve.target import Target
 from stack_builder.stack import lock as lock_file
 from stack_builder.stack.lock import Lock
@@ -35,17 +35,17 @@ class Made:
 
 def make_lock(
     request: Request,
-    resolvers: Sequence[Resolver],
+    resolving: Sequence[tuple[Resolver, Future[tuple[Pin, ...]]]],
     before: Lock | None,
     indexes: Indexes,
     progress: Progress,
     today: date,
 ) -> Made:
-    """Resolve, read the chosen wheels, and apply every rule that needs no look at what is served today.
+    """Read the wheels that a resolver chose, and apply every rule that needs no look at what is served later.
 
     Args:
-        request: what to resolve.
-        resolvers: the first one's answer becomes the lock; every other one must agree with it (LOCK024).
+        request: what was asked.
+        resolving: resolvers at work. The first one's answer becomes the lock, the others must agree (LOCK024).
         before: the lock as it stands.
         indexes: gives the indexes by name; called only where one has to be asked.
         progress: shows the reading of wheels that are not in the cache.
@@ -55,18 +55,13 @@ def make_lock(
         UsageError: the stack file cannot be satisfied.
         MachineError: a resolver or an index cannot be used.
     """
-    with ThreadPoolExecutor(len(resolvers)) as pool:
-        answers = [pool.submit(resolver.resolve, request) for resolver in resolvers]
-        if (
-            before is not None
-        ):  # most requirements will be met again: parse them while the resolvers wait for the network
-            graph.build_for(request.spec, before.artifacts)
-        pins, *others = [answer.result() for answer in answers]
-    first = resolvers[0]
+    if before is not None:  # most requirements will be met again: parse them while the resolvers wait for the network
+        graph.build_for(request.spec, before.artifacts)
+    first, pins = resolving[0][0], resolving[0][1].result()
     disagreeing = [
         _disagreement(first, other, changes)
-        for other, theirs in zip(resolvers[1:], others, strict=True)
-        if (changes := locking.disagreements(pins, theirs))
+        for other, answer in resolving[1:]
+        if (changes := locking.disagreements(pins, answer.result()))
     ]
     opener = reading.store_or_index(Store(), indexes)
     draft = locking.draft(request, first, pins, indexes, opener, progress)
@@ -113,17 +108,6 @@ def check_lock(folder: Path, spec: StackSpec, indexes: Indexes | None, progress:
         read=reading.recall(lock.artifacts),
     )
     return judge(facts)
-
-
-def previous_lock(folder: Path, progress: Progress) -> Lock | None:
-    """Give the lock whose versions are to be kept; None where there is none that can be read."""
-    if not (folder / "artifacts.json").is_file():
-        return None
-    try:
-        return lock_file.read(folder)[0]
-    except StackbError as error:
-        progress.note(f"the lock that is there is not used: {error}")
-        return None
 
 
 def _disagreement(one: Resolver, other: Resolver, changes: tuple[locking.Change, ...]) -> Finding:

@@ -12,8 +12,7 @@ from stack_builder.errors import MachineError, UsageError
 from stack_builder.progress import Silent
 from stack_builder.resolve import RESOLVERS
 from stack_builder.resolve.indexes import indexes_when_asked
-from stack_builder.resolve.locking import request_for
-from stack_builder.resolve.model import Pin
+from stack_builder.resolve.model import Pin, request_for
 from stack_builder.stack import spec
 from stack_builder.wheels.http import Http
 
