@@ -25,25 +25,45 @@ class Index(Generic[T]):
         """Add an entry unless one of that path is there; say whether it was added."""
         if entry.path in self._found:
             return False
+        self.put(entry, value)
+        return True
+
+    def put(self, entry: Entry, value: T) -> None:
+        """Add an entry in place of whatever was at its path."""
+        if entry.path in self._directories:
+            self.remove(entry.path)
         self._found[entry.path] = (entry, value)
         self.add_directory(entry.path.rpartition("/")[0])
         self._changed()
-        return True
 
     def add_directory(self, path: str) -> None:
-        """Make a directory, and those that it lies in, be there."""
+        """Make a directory, and those that it lies in, be there, in place of files and links of those names."""
         while path and path not in self._directories:
+            self._found.pop(path, None)
             self._directories.add(path)
             path = path.rpartition("/")[0]
         self._changed()
 
     def remove(self, path: str) -> None:
         """Remove what is at a path and below it, if anything."""
-        below = path + "/"
-        for known in [known for known in self._found if known == path or known.startswith(below)]:
-            del self._found[known]
-        self._directories = {known for known in self._directories if known != path and not known.startswith(below)}
+        self._found.pop(path, None)
+        if path in self._directories:
+            self.empty(path)
+            self._directories.discard(path)
         self._changed()
+
+    def empty(self, directory: str) -> None:
+        """Remove all that lies below a directory."""
+        below = directory.rstrip("/") + "/"
+        for known in [known for known in self._found if known.startswith(below)]:
+            del self._found[known]
+        self._directories = {known for known in self._directories if known == "/" or not known.startswith(below)}
+        self._changed()
+
+    def at(self, path: str) -> T | None:
+        """The value at this very path, None where no file is."""
+        found = self._found.get(path)
+        return None if found is None else found[1]
 
     def entry(self, path: str) -> Entry:
         """The entry that stands at this very path."""

@@ -31,23 +31,23 @@ class MemberCache:
         self._folder = folder or resources.cache() / "members"
         self._max_bytes = max_bytes
 
-    def get(self, identity: str, size: int, unpack: Callable[[], Iterable[bytes]]) -> Path:
+    def get(self, identity: str, size: int | None, unpack: Callable[[], Iterable[bytes]]) -> Path:
         """Give the file of a member, unpacking it if it is not there.
 
         Args:
             identity: tells the member from every other one of any archive.
-            size: of its content.
+            size: of its content, where known.
             unpack: yields its content and checks it; called at most once.
         """
         name = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
         path = self._folder / name[:2] / name
         try:
-            if path.stat().st_size == size:
+            if size is None or path.stat().st_size == size:
                 os.utime(path)
                 return path
         except FileNotFoundError:
             pass
-        self._make_room(size)
+        self._make_room(size or 0)
         with atomic_writer(path, mode=0o444) as file:
             for data in unpack():
                 file.write(data)
