@@ -35,7 +35,7 @@ def explain(stream: BinaryIO, name: str) -> Report:
         UsageError: the text is empty.
     """
     known = knowledge()
-    sifted = sift(stream, known.literals)
+    sifted = sift(stream, known.wanted)
     if not sifted.last:
         raise UsageError("the text is empty", where=name, fix="give a file with the error text, or pipe it in")
     matches, shown = find_matches(sifted.lines, known)

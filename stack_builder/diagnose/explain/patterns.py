@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -126,18 +126,19 @@ class Context:
         return any(lit in line and text.search(line) for lit, text in zip(self.literals, self.texts, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Knowledge:
     """Everything in ``checks/errors``."""
 
     patterns: tuple[Pattern, ...]
     contexts: tuple[Context, ...]
 
-    @property
-    def literals(self) -> frozenset[str]:
-        """Strings one of which stands in every line that a pattern or a context can match."""
-        of_patterns = (literal for pattern in self.patterns for literal in pattern.literals)
-        return frozenset((*of_patterns, *(literal for context in self.contexts for literal in context.literals)))
+    @cached_property
+    def wanted(self) -> frozenset[tuple[str, re.Pattern[str]]]:
+        """Every regular expression with the string that whatever it matches must hold."""
+        of_patterns = (pair for entry in self.patterns for pair in zip(entry.literals, entry.texts, strict=True))
+        of_contexts = (pair for entry in self.contexts for pair in zip(entry.literals, entry.texts, strict=True))
+        return frozenset((*of_patterns, *of_contexts))
 
 
 @cache
@@ -251,7 +252,8 @@ def _end_of_class(regex: str, position: int) -> int:
     position += 1
     if regex[position] == "^":
         position += 1
-    position += 1  # a first ``]`` would be a member
+    if regex[position] == "]":  # as the first member it closes nothing
+        position += 1
     while regex[position] != "]":
         position += 2 if regex[position] == "\\" else 1
     return position

@@ -17,6 +17,7 @@ from stack_builder.diagnose.explain.sieve import Line
 
 FATAL, IN_EXCEPTION, IGNORED, WARNED, LONG_BEFORE = 25, 12, -40, -8, -20
 LONG = 2000  # lines before the death
+_NEAR = 40  # points below the best match of a cause within which another still counts as evidence
 _MORE = 2  # for each further pattern of the same cause, up to three
 
 
@@ -78,7 +79,8 @@ def rank(matches: Iterable[Match], told: story.Story) -> list[Ranked]:
         scored.sort(key=lambda item: (-item[0], item[1].index))
         others = {match.pattern.id for _, match in scored} - {scored[0][1].pattern.id}
         total = scored[0][0] + _MORE * min(len(others), 3)
-        ranked.append(Ranked(cause, total, tuple(match for _, match in scored)))
+        near = tuple(match for score, match in scored if scored[0][0] - score <= _NEAR)
+        ranked.append(Ranked(cause, total, near))
     return sorted(ranked, key=lambda one: (-one.score, one.best.index))
 
 

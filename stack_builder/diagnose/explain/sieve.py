@@ -1,8 +1,8 @@
 """Reads a text of any size once and keeps the lines that can matter.
 
 A log of a busy server is mostly lines that differ in their numbers alone. So a chunk loses its digits in one go, and
-what is left of each line (its skeleton) is looked at only the first time it is seen: first for a few short strings
-that cover all literals of the patterns, then for the literals themselves. Memory is bounded by :data:`MAX_KEPT`.
+what is left of each line (its skeleton) is looked at only the first time it is seen: which patterns hold a literal
+that stands in it? Only those are tried on the lines themselves. Memory is bounded by :data:`MAX_KEPT`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import codecs
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import BinaryIO
 
 CHUNK = 2 << 20  # bytes read at once
@@ -20,9 +21,15 @@ MAX_KEPT = 30_000  # lines kept from the start, and as many from the end
 _MAX_SKELETONS = 50_000
 _BEFORE, _AFTER = 6, 60  # lines kept around the head of an exception
 _DIGITS = b"0123456789"
-_TRACEBACK = b"Traceback (most recent call last)"
+_RUN = 4  # bytes
+_SIGNS = ("Traceback (most recent call last)", "Error", "Exception")  # what _EXCEPTION matches holds one of them
+_NONE = re.compile(r"(?!)")  # for lines that matter as exceptions alone
 _EXCEPTION = re.compile(rb"Traceback \(most recent call last\)|(?:Error|Exception)(?::|\s*$)")
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+Wanted = frozenset[tuple[str, re.Pattern[str]]]
+"""Regular expressions, each with a string that whatever it matches must hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +59,9 @@ class Sifted:
     last: tuple[Line, ...]
 
 
-def sift(stream: BinaryIO, literals: Iterable[str]) -> Sifted:
-    """Read ``stream`` to its end and keep each line that holds one of ``literals``, and exceptions with context."""
-    test = _Test(literals)
+def sift(stream: BinaryIO, wanted: Wanted) -> Sifted:
+    """Read ``stream`` to its end and keep each line that one of ``wanted`` matches, and exceptions with context."""
+    test = _test_for(wanted)
     head: list[Line] = []
     tail: deque[Line] = deque(maxlen=MAX_KEPT)
     last: deque[Line] = deque(maxlen=3)
@@ -69,7 +76,9 @@ def sift(stream: BinaryIO, literals: Iterable[str]) -> Sifted:
             line = Line(total + offset + 1, _text(lines[offset] if offset >= 0 else before[offset]))
             (head if len(head) < MAX_KEPT else tail).append(line)
             kept += 1
-        recent = [(offset, text) for offset, raw in enumerate(lines[-50:], len(lines[:-50])) if (text := _text(raw))]
+        recent = [
+            (offset, text) for offset, raw in enumerate(lines[-50:], len(lines[:-50])) if (text := _text(raw)).strip()
+        ]
         last.extend(Line(total + offset + 1, text) for offset, text in recent[-3:])
         total += len(lines) if ended else len(lines) - 1
         before = lines[-_BEFORE:]
@@ -83,50 +92,83 @@ def _marks(test: _Test, lines: list[bytes], skeletons: list[bytes], before: int,
     """
     marks = set(range(min(owed, len(lines))))
     owed = max(0, owed - len(lines))
-    for offset, skeleton in enumerate(skeletons):
-        if test.interesting(skeleton):
+    answers = test.answers(skeletons)
+    for offset in [offset for offset, skeleton in enumerate(skeletons) if answers[skeleton]]:
+        raw = lines[offset][:MAX_LINE]
+        if _EXCEPTION.search(raw):
+            marks.update(range(max(offset - _BEFORE, -before), min(offset + _AFTER, len(lines))))
+            owed = max(owed, offset + _AFTER - len(lines))
+        elif offset not in marks and _matched(raw, answers[skeletons[offset]]):
             marks.add(offset)
-            if _EXCEPTION.search(lines[offset][:MAX_LINE]):
-                marks.update(range(max(offset - _BEFORE, -before), min(offset + _AFTER, len(lines))))
-                owed = max(owed, offset + _AFTER - len(lines))
     return marks, owed
 
 
+_Candidates = tuple[tuple[bytes, re.Pattern[str]], ...]
+
+
+def _matched(raw: bytes, candidates: _Candidates) -> bool:
+    plain = _ANSI.sub(b"", raw) if b"\x1b" in raw else raw
+    held = [regex for literal, regex in candidates if literal in plain]
+    if not held:
+        return False
+    text = _text(plain)
+    return any(regex.search(text) for regex in held)
+
+
 class _Test:
-    """Whether a line with this skeleton may hold one of the literals; remembers its answers."""
+    """Which regular expressions a line with a given skeleton may match; remembers its answers.
 
-    def __init__(self, literals: Iterable[str]) -> None:
-        wanted = (*(text.encode() for text in literals), _TRACEBACK, b"Error", b"Exception")
-        self._literals = sorted({literal.translate(None, _DIGITS) for literal in wanted})
-        self._triggers = _cover(self._literals)
-        self._seen: dict[bytes, bool] = {}
+    A skeleton seen for the first time is cut into all its runs of four bytes, read as integers in bulk. Each literal
+    has one run, its rarest, under which it is looked up; only then it is searched for.
+    """
 
-    def interesting(self, skeleton: bytes) -> bool:
-        answer = self._seen.get(skeleton)
-        if answer is None:
-            if len(self._seen) >= _MAX_SKELETONS:
-                self._seen.clear()
-            plain = _ANSI.sub(b"", skeleton) if b"\x1b" in skeleton else skeleton
-            answer = any(t in plain for t in self._triggers) and any(lit in plain for lit in self._literals)
-            if len(skeleton) < MAX_LINE:
-                self._seen[skeleton] = answer
-        return answer
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted: dict[bytes, list[tuple[bytes, re.Pattern[str]]]] = {}
+        for literal, regex in (*wanted, *((sign, _NONE) for sign in _SIGNS)):
+            encoded = literal.encode()
+            self._wanted.setdefault(encoded.translate(None, _DIGITS), []).append((encoded, regex))
+        self._by_run: dict[int, list[bytes]] = {}
+        for skeleton in self._wanted:
+            if len(skeleton) >= _RUN:
+                self._by_run.setdefault(_rarest_run(skeleton), []).append(skeleton)
+        self._short = [skeleton for skeleton in self._wanted if len(skeleton) < _RUN]
+        self._seen: dict[bytes, _Candidates] = {}
+
+    def answers(self, skeletons: list[bytes]) -> dict[bytes, _Candidates]:
+        """Candidates for each of ``skeletons``; of those that were asked for before too."""
+        if len(self._seen) > _MAX_SKELETONS:
+            self._seen.clear()
+        for skeleton in set(skeletons).difference(self._seen):
+            self._seen[skeleton] = self._look(_ANSI.sub(b"", skeleton) if b"\x1b" in skeleton else skeleton)
+        return self._seen
+
+    def _look(self, skeleton: bytes) -> _Candidates:
+        possible = [literal for run in self._by_run.keys() & _runs(skeleton) for literal in self._by_run[run]]
+        held = (literal for literal in (*possible, *self._short) if literal in skeleton)
+        return tuple(pair for literal in held for pair in self._wanted[literal])
 
 
-def _cover(literals: list[bytes], size: int = 4) -> list[bytes]:
-    """Choose few strings of ``size`` bytes such that each literal holds one; greedily, the commonest first."""
-    pieces = {lit: {lit[i : i + size] for i in range(max(1, len(lit) - size + 1))} for lit in literals}
-    left = set(literals)
-    chosen: list[bytes] = []
-    while left:
-        counts: dict[bytes, int] = {}
-        for literal in left:
-            for piece in pieces[literal]:
-                counts[piece] = counts.get(piece, 0) + 1
-        best = max(counts, key=lambda piece: (counts[piece], len(piece), piece))
-        chosen.append(best)
-        left = {literal for literal in left if best not in pieces[literal]}
-    return chosen
+def _runs(text: bytes) -> set[int]:
+    """All runs of four bytes of ``text``, as integers of this machine's byte order."""
+    runs: set[int] = set()
+    view = memoryview(text)
+    for shift in range(_RUN):
+        end = len(text) - (len(text) - shift) % _RUN
+        if end > shift:
+            runs.update(view[shift:end].cast("I"))
+    return runs
+
+
+def _rarest_run(literal: bytes) -> int:
+    """Of the runs of ``literal`` the one that ordinary text holds least often, judged by its letters."""
+    commonness = {letter: -rank for rank, letter in enumerate(b" etaoinsrhldcumfpgwybvkxjqz")}
+    cuts = [literal[i : i + _RUN] for i in range(len(literal) - _RUN + 1)]
+    return memoryview(min(cuts, key=lambda cut: sum(commonness.get(c, -40) for c in cut))).cast("I")[0]
+
+
+@lru_cache(maxsize=4)
+def _test_for(wanted: Wanted) -> _Test:
+    return _Test(wanted)
 
 
 def _pieces(stream: BinaryIO) -> Iterator[tuple[bytes, bool]]:

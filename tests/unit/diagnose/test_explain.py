@@ -1,0 +1,245 @@
+import codecs
+import io
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stack_builder.cli.app import run
+from stack_builder.diagnose.explain import explain, sieve
+from stack_builder.diagnose.explain.patterns import knowledge, required_literal
+from stack_builder.diagnose.explain.sieve import sift
+from stack_builder.errors import UsageError
+from stack_builder.report import Report, Severity, Verdict
+
+CORPUS = Path(__file__).parents[2] / "corpus"
+LOGS = json.loads((CORPUS / "server-logs" / "causes.json").read_text())
+CASES = [
+    pytest.param(case["cause"], case["text"], id=f"{name}-{number}")
+    for name in ("reported", "heldout", "variants")
+    for number, case in enumerate(map(json.loads, (CORPUS / f"{name}.jsonl").read_text().splitlines()), 1)
+]
+BUSY = "[2026-11-29 20:11:44 TP0] Decode batch, #running-req: {0}, #token: {0}31, gen throughput (token/s): {0}.5\n"
+READY = "[2026-11-29 20:10:00] The server is fired up and ready to roll!\n"
+SIGQUIT = "[2026-11-29 20:10:54] Received sigquit from a child process. It usually means the child failed.\n"
+OOM = "torch.OutOfMemoryError: CUDA out of memory.\n"
+NO_NVCC = "RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist\n"
+
+
+def explained(text: str | bytes) -> Report:
+    return explain(io.BytesIO(text.encode() if isinstance(text, str) else text), "text")
+
+
+def first_cause(text: str | bytes) -> str | None:
+    return explained(text).findings[0].cause
+
+
+def traceback(final: str) -> str:
+    return f'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    g()\n{final}'
+
+
+@pytest.mark.parametrize(("cause", "text"), CASES)
+def test_the_cause_of_a_known_text_comes_first(cause: str, text: str) -> None:
+    assert first_cause(text) == cause
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_the_cause_of_a_server_log_comes_first(name: str) -> None:
+    with (CORPUS / "server-logs" / name).open("rb") as stream:
+        assert explain(stream, name).findings[0].cause == LOGS[name]
+
+
+def test_evidence_gives_the_line_of_the_file() -> None:
+    path = CORPUS / "server-logs" / "07-draft-is-the-target.log"
+    expected = 1 + next(n for n, line in enumerate(path.read_text().split("\n")) if "hot_token_id'" in line)
+    lines = explained(path.read_bytes()).findings[0].evidence["lines"]
+    assert lines[0]["line"] == expected  # type: ignore[index]
+
+
+def test_an_optional_import_that_failed_is_no_cause() -> None:
+    report = explained((CORPUS / "server-logs" / "14-no-xgrammar.log").read_bytes())
+    assert "xgrammar" in report.findings[0].detail
+    assert "tilelang" not in str(report.findings[0].evidence)
+
+
+def test_the_advice_below_a_failed_graph_capture_is_not_followed() -> None:
+    text = f"""[2026-11-29 20:10:54 TP0] Scheduler hit an exception: {traceback(NO_NVCC)}
+During handling of the above exception, another exception occurred:
+
+{traceback("Exception: Capture cuda graph failed: Could not find nvcc")}
+Possible solutions:
+1. set --mem-fraction-static to a smaller value (e.g., 0.8 or 0.7)
+2. set --cuda-graph-max-bs to a smaller value (e.g., 16)
+
+{SIGQUIT}"""
+    report = explained(text)
+    assert report.findings[0].cause == "toolkit_or_nvcc_resolution"
+    assert "memory_exhausted" not in [finding.cause for finding in report.findings]
+
+
+def test_what_killed_the_server_outranks_what_it_survived() -> None:
+    survived = traceback("OSError: /models/x does not appear to have a file named config.json.\n")
+    died = f"[2026-11-29 20:12:00 TP0] Scheduler hit an exception: {traceback(OOM)}"
+    text = READY + survived + BUSY.format(1) * 3000 + died + SIGQUIT
+    assert first_cause(text) == "memory_exhausted"
+
+
+def test_the_first_rank_to_fail_outranks_those_that_lost_it() -> None:
+    first = f"[2026-11-29 20:12:00 TP1] Scheduler hit an exception: {traceback(OOM)}"
+    last = "[2026-11-29 20:12:09 TP0] Scheduler hit an exception: " + traceback(
+        "torch.distributed.DistBackendError: NCCL error, remote process exited or there was a network error\n"
+        "ncclSystemError: System call failed\n"
+    )
+    assert first_cause(first + last + SIGQUIT) == "memory_exhausted"
+
+
+def test_a_clean_stop_is_no_failure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(READY + BUSY.format(3) * 5 + "Subprocess scheduler crashed with exit code -15\n")
+    assert explained(log.read_bytes()).verdict is Verdict.PASS
+    assert run(["explain", str(log)]) == 0
+    assert "nothing is wrong" in capsys.readouterr().out
+
+
+def test_an_unknown_failure_is_shown_and_not_guessed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(traceback("zebra.StripeError: stripes are vertical\n"))
+    report = explained(log.read_bytes())
+    assert report.verdict is Verdict.INCOMPLETE
+    assert [finding.cause for finding in report.findings] == [None]
+    assert "stripes are vertical" in str(report.findings[0].evidence)
+    assert run(["explain", str(log)]) == 3
+    assert "StripeError" in capsys.readouterr().out
+
+
+def test_a_text_that_fits_several_causes_says_what_to_look_at() -> None:
+    finding = explained(
+        "ImportError: libcudart.so.13: cannot open shared object file: No such file or directory"
+    ).findings[0]
+    assert (finding.severity, finding.evidence["confidence"]) == (Severity.WARNING, "possible")
+    assert "library_missing" in finding.evidence["could_also_be"]  # type: ignore[operator]
+    assert finding.evidence["look_next"]
+
+
+def test_a_mangled_name_is_shown_readable() -> None:
+    finding = explained("ImportError: x.so: undefined symbol: _ZN3c1013MessageLoggerC1EPKciib").findings[0]
+    assert finding.evidence["symbol"] == "c10::MessageLogger::MessageLogger(char const*, int, int, bool)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"\x1b[31m{NO_NVCC.replace('nvcc', chr(27) + '[1mnvcc' + chr(27) + '[0m', 1)}",
+        NO_NVCC.replace("\n", "\r\n"),
+        NO_NVCC.rstrip(),
+        "Loading:  10%\rLoading: 100%\r" + NO_NVCC,
+        "web-1  | " + NO_NVCC,
+        "(EngineCore_DP0 pid=12) ERROR 11-29 20:11:44 [core.py:1] " + NO_NVCC,
+        "x" * 3_000_000 + "\n" + NO_NVCC,
+        "\x00\x00\n" + NO_NVCC,
+    ],
+)
+def test_dress_does_not_matter(text: str) -> None:
+    assert first_cause(text) == "toolkit_or_nvcc_resolution"
+    assert not any(c in str(explained(text).findings[0].evidence) for c in ("\x1b", "\\x1b"))
+
+
+def test_utf16_from_a_shells_redirection_is_read() -> None:
+    assert first_cause(codecs.BOM_UTF16_LE + NO_NVCC.encode("utf-16-le")) == "toolkit_or_nvcc_resolution"
+    assert first_cause(b"\xff\xfe\xff" + NO_NVCC.encode()) is None  # a mark that lies does no harm
+
+
+@pytest.mark.parametrize("text", ["", "\n\n \n"])
+def test_an_empty_text_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError, match="empty"):
+        explained(text)
+
+
+def test_a_missing_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "/nowhere/server.log"]) == 2
+    assert capsys.readouterr().err == "stackb: /nowhere/server.log: no such file\n"
+
+
+def test_json_and_sarif_come_out_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    log = str(CORPUS / "server-logs" / "L2-libnvrtc.so.13-missing.log")
+    assert run(["explain", log, "--format", "json"]) == 1
+    body = json.loads(capsys.readouterr().out)
+    assert (body["target"], body["findings"][0]["cause"]) == ({"kind": "log", "name": log}, "library_missing")
+    assert run(["explain", log, "--format", "sarif"]) == 1
+    assert json.loads(capsys.readouterr().out)["version"] == "2.1.0"
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.sampled_from([*(BUSY.format(n) for n in range(3)), NO_NVCC, traceback("KeyError: 12\n"), "\n", "é\n"]))
+)
+def test_chunks_of_any_size_keep_the_same_lines(parts: list[str]) -> None:
+    data = "".join(parts).encode()
+    wanted = knowledge().wanted
+    whole = sift(io.BytesIO(data), wanted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sieve, "CHUNK", 200)
+        pieces = sift(io.BytesIO(data), wanted)
+    numbers = {
+        number for number, line in enumerate(data.decode().split("\n"), 1) if "nvcc" in line or "KeyError" in line
+    }
+    for sifted in (whole, pieces):
+        assert numbers <= {line.number for line in sifted.lines}
+        assert all(line.text == data.decode().split("\n")[line.number - 1] for line in sifted.lines)
+
+
+def test_memory_is_bounded_by_keeping_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sieve, "MAX_KEPT", 50)
+    data = "".join(f"ValueError: number {n}\n" for n in range(1000))
+    sifted = sift(io.BytesIO(data.encode()), frozenset())
+    assert [line.number for line in sifted.lines] == [*range(1, 51), *range(951, 1001)]
+    assert (sifted.total, sifted.dropped) == (1000, 900)
+
+
+@pytest.mark.parametrize(
+    ("regex", "literal"),
+    [
+        (r"undefined symbol: (cu[A-Z])\w+", "undefined symbol: "),
+        (r"abc?def", "def"),
+        (r"abcd*efg", "abc"),
+        (r"colou?rfully", "rfully"),
+        (r"ab+cd", "ab"),
+        (r"x\.so\.13: cannot", "x.so.13: cannot"),
+        (r"one|three", ""),
+        (r"[\]a-z]hello\d+world!", "world!"),
+        (r"(?:a|b){2}tail", "tail"),
+        (r"\+cpu\b", "+cpu"),
+    ],
+)
+def test_the_literal_that_a_match_must_hold(regex: str, literal: str) -> None:
+    assert required_literal(regex) == literal
+
+
+PATTERNS = [
+    (pattern.id, text, lit)
+    for pattern in knowledge().patterns
+    for text, lit in zip(pattern.texts, pattern.literals, strict=True)
+]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_no_match_lacks_its_literal(data: st.DataObject) -> None:
+    """Whatever a pattern matches (made by hypothesis from the regular expression) holds the literal we search first."""
+    _, text, literal = data.draw(st.sampled_from(PATTERNS))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        example = data.draw(st.from_regex(text))
+    assert literal in example
+
+
+def test_patterns_name_their_causes_and_fill_their_sentences() -> None:
+    import re
+
+    for pattern in knowledge().patterns:
+        groups = {name for text in pattern.texts for name in text.groupindex}
+        assert set(re.findall(r"\{(\w+)\}", pattern.meaning)) <= groups, pattern.id
+        assert pattern.cause not in pattern.also, pattern.id
