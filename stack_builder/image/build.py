@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -11,10 +11,12 @@ from typing import BinaryIO
 from stack_builder import __version__
 from stack_builder.errors import UsageError
 from stack_builder.image import environment, linker, oci, plan
+from stack_builder.image import layout as layouts
 from stack_builder.image.base.model import Base, BaseRequest, architecture
 from stack_builder.image.base.providers import choose
 from stack_builder.image.bytecode import PROGRAM_SHA256
-from stack_builder.image.contents import Contents, Place
+from stack_builder.image.contents import Place
+from stack_builder.image.layout import Layout
 from stack_builder.image.oci import Image, ImageConfig
 from stack_builder.image.plan import LayerPlan
 from stack_builder.image.rootfs import can_enter
@@ -34,7 +36,7 @@ from stack_builder.image.workspace import (
     write_layer,
 )
 from stack_builder.progress import Progress
-from stack_builder.stack.receipt import DebianPackage, DecisionRecord, LayerRecord, Receipt, WheelRecord, save
+from stack_builder.stack.receipt import DebianPackage, LayerRecord, Receipt, WheelRecord, save
 from stack_builder.wheels.store import Store
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -88,8 +90,9 @@ class Forecast:
         fetch: how many wheels it would fetch first.
         fetch_bytes: their size.
         base: what it would do for the base.
-        write: titles of the layers that it would write.
+        write: titles of the layers of wheels that it would write.
         reuse: how many it would not.
+        exact: False where the base must be had before more can be said.
     """
 
     fetch: int
@@ -97,6 +100,7 @@ class Forecast:
     base: str
     write: tuple[str, ...]
     reuse: int
+    exact: bool
 
 
 def reference(stack: str, gpu: str) -> str:
@@ -142,11 +146,11 @@ def forecast(subject: Subject, store: Store, options: Options, space: Workspace,
     request = _request(name, subject, options, space, progress)
     foreseen = provider.foresee(request)
     missing = [a for a in subject.wheels if store.find(a.sha256, a.filename, a.size) is None]
-    titles: tuple[str, ...] = tuple(p.title for p in plan.arrange(subject.wheels, load().layers, 3))
+    titles = tuple(p.title for p in plan.arrange(subject.wheels, load().layers, 3))
     reuse = 0
     if foreseen.base is not None:
         reuse, titles = _Build(subject, {}, options, space, progress, foreseen.base).foresee()
-    return Forecast(len(missing), sum(a.size for a in missing), foreseen.step, titles, reuse)
+    return Forecast(len(missing), sum(a.size for a in missing), foreseen.step, titles, reuse, foreseen.base is not None)
 
 
 def _base(subject: Subject, options: Options, space: Workspace, progress: Progress) -> Base:
@@ -193,74 +197,96 @@ class _Build:
         self._written: list[str] = []
 
     def run(self) -> Built:
-        contents = self._contents()
-        dropped, decisions = plan.decide(contents, self._subject.winners, self._subject.gpu)
+        layout = self._layout()
         plans = plan.arrange(self._subject.wheels, self._settings.layers, len(self._base.layers) + 2)
-        paths = sorted({file.path for each in contents.values() for file in each.files})
         layers = (
             *self._base.layers,
             self._skeleton(),
-            *self._wheel_layers(plans, dropped),
-            self._finish(paths),
+            *self._wheel_layers(plans, layout.dropped),
+            self._finish(layout),
         )
-        folders = linker.directories(paths, self._place.site, self._settings.linker.directories)
-        return self._assemble(layers, folders, decisions, sum(len(each.files) for each in contents.values()))
+        return self._assemble(layers, layout)
 
     def foresee(self) -> tuple[int, tuple[str, ...]]:
         """How many layers of wheels are there, and the titles of the others."""
         plans = plan.arrange(self._subject.wheels, self._settings.layers, len(self._base.layers) + 2)
         kept = {a.name: self._space.contents(a.sha256, self._place) for a in self._subject.wheels}
-        contents = {name: load_contents(path) for name, path in kept.items() if path.is_file()}
-        dropped, _ = plan.decide(contents, self._subject.winners, self._subject.gpu)
+        known = {name: load_contents(path) for name, path in kept.items() if path.is_file()}
+        dropped = layouts.derive(known, self._subject, self._place, self._settings).dropped
         missing = [
             each.title
             for each in plans
-            if any(a.name not in contents for a in each.wheels)
+            if any(a.name not in known for a in each.wheels)
             or self._space.memory.get(self._layer_key(each, dropped)) is None
         ]
         return len(plans) - len(missing), tuple(missing)
 
     # --- wheels --------------------------------------------------------------------------------------------------
 
-    def _contents(self) -> dict[str, Contents]:
-        """What each wheel installs, by distribution name; wheels not seen before are hashed and read."""
-        kept = {a.filename: self._space.contents(a.sha256, self._place) for a in self._subject.wheels}
-        missing = [a for a in self._subject.wheels if not kept[a.filename].is_file()]
-        if missing:
-            total = sum(a.size for a in missing)
-            with self._progress.task("reading wheels", total) as task, workers(self._options.jobs) as pool:
-                jobs = {
-                    pool.submit(
-                        read_contents, self._wheels[a.filename], a.filename, a.sha256, self._place, kept[a.filename]
-                    ): a
-                    for a in _largest_first(missing)
-                }
-                for done in finished(jobs):
-                    task.advance(jobs[done].size)
-        return {a.name: load_contents(kept[a.filename]) for a in self._subject.wheels}
+    @property
+    def _layout_path(self) -> Path:
+        subject = self._subject
+        rules = [[sorted(rule.packages), rule.winner, rule.reason] for rule in subject.rules]
+        wheels = [[wheel.name, wheel.sha256] for wheel in subject.wheels]
+        settings = self._settings.model_dump()
+        name = key("layout", wheels, rules, subject.cuda, self._place.prefix, self._place.python, settings)
+        return self._space.root / "layouts" / f"{name}.json"
 
-    def _wheel_layers(self, plans: tuple[LayerPlan, ...], dropped: Mapping[str, frozenset[str]]) -> list[LayerRecord]:
+    def _layout(self) -> Layout:
+        """How the wheels lie together; wheels not seen before are hashed and read."""
+        kept = {a.name: self._space.contents(a.sha256, self._place) for a in self._subject.wheels}
+        missing = [a for a in self._subject.wheels if not kept[a.name].is_file()]
+        layout = layouts.load(self._layout_path)
+        if missing:
+            self._read(missing)
+        if layout is None:
+            contents = {name: load_contents(path) for name, path in kept.items()}
+            layout = layouts.derive(contents, self._subject, self._place, self._settings)
+            layouts.save(self._layout_path, layout)
+        return layout
+
+    def _read(self, missing: Sequence[WheelRecord]) -> None:
+        total = sum(a.size for a in missing)
+        with self._progress.task("reading wheels", total) as task, workers(self._options.jobs, len(missing)) as pool:
+            jobs = {
+                pool.submit(
+                    read_contents,
+                    self._wheels[a.filename],
+                    a.filename,
+                    a.sha256,
+                    self._place,
+                    self._space.contents(a.sha256, self._place),
+                ): a
+                for a in _largest_first(missing)
+            }
+            for done in finished(jobs):
+                task.advance(jobs[done].size)
+
+    def _wheel_layers(self, plans: tuple[LayerPlan, ...], dropped: Mapping[str, tuple[str, ...]]) -> list[LayerRecord]:
         keys = [self._layer_key(each, dropped) for each in plans]
         layers = [self._space.memory.get(each) for each in keys]
         missing = [number for number, layer in enumerate(layers) if layer is None]
         if missing:
-            with workers(self._options.jobs) as pool:
-                self._compile(pool, [a for number in missing for a in plans[number].wheels])
+            wheels = [a for number in missing for a in plans[number].wheels]
+            with workers(self._options.jobs, max(len(missing), len(self._uncompiled(wheels)))) as pool:
+                self._compile(pool, self._uncompiled(wheels))
                 for number, written in self._write(pool, {n: plans[n] for n in missing}, dropped):
                     layer = layers[number] = _layer(plans[number].title, written, plans[number].wheels)
                     self._space.memory.put(keys[number], layer)
                     self._written.append(plans[number].title)
         return [_present(layer) for layer in layers]
 
-    def _layer_key(self, each: LayerPlan, dropped: Mapping[str, frozenset[str]]) -> str:
+    def _layer_key(self, each: LayerPlan, dropped: Mapping[str, tuple[str, ...]]) -> str:
         rows = [
-            [a.filename, a.sha256, sorted(dropped.get(a.name, ())), self._pack_key(a) if self._bytecode else None]
+            [a.filename, a.sha256, dropped.get(a.name, ()), self._pack_key(a) if self._bytecode else None]
             for a in each.wheels
         ]
         return key("wheels", self._place.prefix, self._place.python, rows)
 
-    def _compile(self, pool: ProcessPoolExecutor, wheels: Iterable[WheelRecord]) -> None:
-        todo = [a for a in wheels if self._bytecode and not self._space.pack(self._pack_key(a)).is_file()]
+    def _uncompiled(self, wheels: Iterable[WheelRecord]) -> list[WheelRecord]:
+        return [a for a in wheels if self._bytecode and not self._space.pack(self._pack_key(a)).is_file()]
+
+    def _compile(self, pool: Executor, todo: Sequence[WheelRecord]) -> None:
         if not todo or self._base.rootfs is None:
             return
         root = self._base.rootfs.path
@@ -285,7 +311,7 @@ class _Build:
         return sum(file.size for file in contents.files if file.path.endswith(".py"))
 
     def _write(
-        self, pool: ProcessPoolExecutor, plans: Mapping[int, LayerPlan], dropped: Mapping[str, frozenset[str]]
+        self, pool: Executor, plans: Mapping[int, LayerPlan], dropped: Mapping[str, tuple[str, ...]]
     ) -> Iterable[tuple[int, Written]]:
         def weight(number: int) -> int:
             return sum(a.size for a in plans[number].wheels)
@@ -295,7 +321,7 @@ class _Build:
                 pool.submit(
                     write_layer,
                     self._space.blobs.root,
-                    tuple(self._job(a, dropped.get(a.name, frozenset())) for a in plans[number].wheels),
+                    tuple(self._job(a, frozenset(dropped.get(a.name, ()))) for a in plans[number].wheels),
                 ): number
                 for number in sorted(plans, key=weight, reverse=True)
             }
@@ -326,21 +352,19 @@ class _Build:
         layer_key = key("skeleton", place.prefix, place.python)
         return self._remember("virtual environment", layer_key, lambda sink: environment.write_skeleton(sink, place))
 
-    def _finish(self, paths: list[str]) -> LayerRecord:
+    def _finish(self, layout: Layout) -> LayerRecord:
         """The topmost layer: what makes libraries and the CUDA toolkit found."""
-        folders = linker.directories(paths, self._place.site, self._settings.linker.directories)
-        libraries = linker.libraries(paths, folders)
-        links = environment.toolkit_links(paths, self._toolkit, self._settings.toolkit.links)
         rootfs, platform = self._base.rootfs, self._subject.platform
 
         def produce(sink: BinaryIO) -> Written:
-            files = [(linker.CONF, linker.conf(folders))]
+            files = [(linker.CONF, linker.conf(layout.folders))]
             if rootfs is not None:
                 with locked(rootfs.path.with_suffix(".lock")):
-                    files.append((linker.CACHE, linker.make_cache(rootfs, folders, libraries, links, platform)))
-            return environment.write_finish(sink, links, files)
+                    cache = linker.make_cache(rootfs, layout.folders, layout.libraries, layout.links, platform)
+                files.append((linker.CACHE, cache))
+            return environment.write_finish(sink, layout.links, files)
 
-        layer_key = key("finish", self._chain, rootfs is not None, folders, libraries, links)
+        layer_key = key("finish", self._chain, rootfs is not None, layout.folders, layout.libraries, layout.links)
         return self._remember("linker and toolkit", layer_key, produce)
 
     def _remember(self, title: str, layer_key: str, produce: Callable[[BinaryIO], Written]) -> LayerRecord:
@@ -353,14 +377,9 @@ class _Build:
 
     # --- the whole ---------------------------------------------------------------------------------------------------
 
-    @property
-    def _toolkit(self) -> str:
-        major = self._subject.cuda.partition(".")[0]
-        return f"{self._place.site}/{self._settings.toolkit.home.format(major=major)}"
-
-    def _config(self, folders: list[str]) -> ImageConfig:
+    def _config(self, folders: Sequence[str]) -> ImageConfig:
         subject, base = self._subject, self._base
-        prefix, home = f"/{self._place.prefix}", f"/{self._toolkit}"
+        prefix, home = f"/{self._place.prefix}", f"/{layouts.toolkit(self._subject, self._place, self._settings)}"
         variables = {
             **base.environment,
             **self._settings.environment,
@@ -390,10 +409,8 @@ class _Build:
             },
         )
 
-    def _assemble(
-        self, layers: tuple[LayerRecord, ...], folders: list[str], decisions: tuple[DecisionRecord, ...], files: int
-    ) -> Built:
-        image = oci.assemble(self._space.blobs, self._config(folders), layers)
+    def _assemble(self, layers: tuple[LayerRecord, ...], layout: Layout) -> Built:
+        image = oci.assemble(self._space.blobs, self._config(layout.folders), layers)
         subject = self._subject
         receipt = Receipt(
             tool=__version__,
@@ -407,7 +424,7 @@ class _Build:
             lock_sha256=subject.lock_sha256,
             base=self._base.record,
             wheels=subject.wheels,
-            decisions=decisions,
+            decisions=layout.decisions,
             bytecode=self._bytecode,
             layers=layers,
             config_digest=image.config_digest,
@@ -415,7 +432,7 @@ class _Build:
             reference=reference(subject.stack, subject.gpu),
         )
         save(self._space.receipts / f"{image.manifest_digest.removeprefix('sha256:')}.json", receipt)
-        return Built(image, receipt, tuple(self._written), files)
+        return Built(image, receipt, tuple(self._written), layout.files)
 
 
 def _layer(title: str, written: Written, wheels: Iterable[WheelRecord]) -> LayerRecord:

@@ -33,7 +33,7 @@ _TEXT_LIMIT = 4 << 20
 _SCRIPT_LIMIT = 512 << 20
 _HASHES = {"sha256", "sha384", "sha512"}  # "must be sha256 or better" (packaging guide, "The RECORD file")
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
-_INTERPRETER = re.compile(rb"#!pythonw?([ \t][^\r\n]*)?\r?\n")
+_INTERPRETER = re.compile(rb"#!python[^\n]*\n")
 _REFERENCE = re.compile(r"(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[.*\])?$")
 _SCRIPT_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.+-]*")
 
@@ -242,8 +242,8 @@ class _Reader:
         path = f"{self._place.bin}/{name}"
         if self._archive.prefix(entry, min(entry.size, 9)).startswith(b"#!python"):
             data = self._archive.read(entry, _SCRIPT_LIMIT)
-            if match := _INTERPRETER.match(data):
-                line = b"#!" + self._place.interpreter.encode() + (match[1] or b"") + b"\n"
+            if match := _INTERPRETER.match(data):  # its options are dropped, as pip does
+                line = b"#!" + self._place.interpreter.encode() + b"\n"
                 return self._generated(path, EXECUTABLE, line + data[match.end() :])
         return InstalledFile(path, EXECUTABLE, entry.size, record[entry.name], entry.name)
 

@@ -11,7 +11,7 @@ from posixpath import dirname
 from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.image.contents import Contents, InstalledFile
 from stack_builder.image.settings import MAX_LAYERS, LayerSettings
-from stack_builder.image.subject import Winners
+from stack_builder.image.subject import Subject
 from stack_builder.stack.receipt import SAME_BYTES, DecisionRecord, WheelRecord
 
 
@@ -24,14 +24,13 @@ class LayerPlan:
 
 
 def decide(
-    wheels: Mapping[str, Contents], winners: Winners, gpu: str
+    wheels: Mapping[str, Contents], subject: Subject
 ) -> tuple[dict[str, frozenset[str]], tuple[DecisionRecord, ...]]:
     """Choose one wheel for every path that several ship.
 
     Args:
         wheels: contents by distribution name.
-        winners: decides where bytes differ.
-        gpu: what the image is for, such as ``sm_120``; for the message.
+        subject: names the winners.
 
     Returns:
         for each distribution the paths it must not write, and the decisions taken.
@@ -53,8 +52,8 @@ def decide(
         names = tuple(name for name, _ in rivals)
         if len({(file.hash, file.size) for _, file in rivals}) == 1:
             winner, reason = max(rivals, key=lambda rival: rival[1].mode)[0], SAME_BYTES
-        elif decided := winners(frozenset(names)):
-            winner, reason = decided
+        elif rule := subject.rule_for(frozenset(names)):
+            winner, reason = rule.winner, rule.reason
         else:
             undecided[names].append(path)
             continue
@@ -63,7 +62,7 @@ def decide(
             if name != winner:
                 dropped[name].add(path)
     if undecided:
-        _refuse_undecided(undecided, gpu)
+        _refuse_undecided(undecided, subject.gpu)
     decisions = tuple(DecisionRecord(names, winner, n, reason) for (names, winner, reason), n in sorted(counts.items()))
     return {name: frozenset(paths) for name, paths in dropped.items()}, decisions
 
@@ -92,7 +91,8 @@ def arrange(wheels: Sequence[WheelRecord], settings: LayerSettings, others: int)
             shared[int.from_bytes(digest[:4], "big") % settings.shared].append(wheel)
     own.sort(key=lambda w: (settings.rank(w.name), w.name))
     layers = [_single(wheel) for wheel in own]
-    layers += [LayerPlan(f"{len(group)} wheels", tuple(group)) for _, group in sorted(shared.items())]
+    for number, group in sorted(shared.items()):
+        layers.append(LayerPlan(f"shared {number + 1}: {len(group)} wheel{'s' * (len(group) > 1)}", tuple(group)))
     layers += [_single(wheel) for wheel in top]
     if len(layers) + others > MAX_LAYERS:
         raise UsageError(

@@ -97,7 +97,7 @@ class LayerMemory:
             body = json.loads((self._folder / f"{key}.json").read_bytes())
             stamp = body.pop("stamp")
             layer = TypeAdapter(LayerRecord).validate_python(body)
-        except (OSError, ValueError, KeyError, AttributeError, ValidationError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, ValidationError):
             return None
         try:
             if _stamp(self._blobs.path(layer.digest)) == stamp:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from stack_builder.errors import UsageError
 from stack_builder.stack.lock import Lock
@@ -13,11 +12,19 @@ from stack_builder.stack.receipt import Receipt, WheelRecord
 from stack_builder.stack.spec import StackSpec
 
 
-class Winners(Protocol):
-    """Says whose bytes stand at a path that several wheels ship."""
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A decision of the stack file.
 
-    def __call__(self, owners: frozenset[str], /) -> tuple[str, str] | None:
-        """Give the winner among ``owners`` and the reason, or None where nobody decided."""
+    Attributes:
+        packages: wheels that may ship one path with different bytes.
+        winner: whose bytes the image holds.
+        reason: why.
+    """
+
+    packages: frozenset[str]
+    winner: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ class Subject:
         gpu: what the image is for, such as ``sm_120``.
         lock_sha256: identity of the lock.
         wheels: sorted by name.
-        winners: decides between wheels.
+        rules: decide between wheels; the first that covers all of them counts.
     """
 
     stack: str
@@ -44,7 +51,11 @@ class Subject:
     gpu: str
     lock_sha256: str
     wheels: tuple[WheelRecord, ...]
-    winners: Winners
+    rules: tuple[Rule, ...]
+
+    def rule_for(self, owners: frozenset[str]) -> Rule | None:
+        """Give the rule that decides between ``owners``, or None."""
+        return next((rule for rule in self.rules if owners <= rule.packages), None)
 
     @classmethod
     def of_stack(cls, spec: StackSpec, lock: Lock, gpu: str, files: Mapping[str, Path] | None = None) -> Subject:
@@ -69,10 +80,8 @@ class Subject:
                 WheelRecord(artifact.name, artifact.version, artifact.filename, artifact.sha256, size, artifact.index)
             )
 
-        def winners(owners: frozenset[str], /) -> tuple[str, str] | None:
-            rule = spec.winner_for(owners, gpu)
-            return (rule.winner, rule.reason) if rule else None
-
+        # As StackSpec.winner_for chooses: what is said for this GPU before what is said for all.
+        tables = [*(each for each in spec.winner if gpu in each.gpu), *(each for each in spec.winner if not each.gpu)]
         stack = spec.stack
         return cls(
             stack=stack.name,
@@ -83,17 +92,12 @@ class Subject:
             gpu=gpu,
             lock_sha256=lock.sha256,
             wheels=tuple(wheels),
-            winners=winners,
+            rules=tuple(Rule(frozenset(each.packages), each.winner, each.reason) for each in tables),
         )
 
     @classmethod
     def of_receipt(cls, receipt: Receipt) -> Subject:
         """Read a receipt."""
-        decided = {frozenset(each.packages): (each.winner, each.reason) for each in receipt.decisions}
-
-        def winners(owners: frozenset[str], /) -> tuple[str, str] | None:
-            return decided.get(owners)
-
         return cls(
             stack=receipt.stack,
             description=receipt.description,
@@ -103,5 +107,5 @@ class Subject:
             gpu=receipt.gpu,
             lock_sha256=receipt.lock_sha256,
             wheels=receipt.wheels,
-            winners=winners,
+            rules=tuple(Rule(frozenset(each.packages), each.winner, each.reason) for each in receipt.decisions),
         )

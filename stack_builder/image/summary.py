@@ -40,7 +40,7 @@ def forecast_text(plan: Forecast, goal: Output) -> str:
     lines = [
         f"fetch    {plan.fetch} wheels, {size}" if plan.fetch else "fetch    nothing: all wheels are in the store",
         f"base     {plan.base}",
-        f"write    {len(plan.write)} layers of wheels",
+        f"write    {'' if plan.exact else 'up to '}{len(plan.write)} layers of wheels",
         *(f"         {title}" for title in plan.write),
         f"reuse    {plan.reuse} layers of wheels",
         f"output   {goal.kind} {goal.name}",

@@ -195,9 +195,7 @@ class _Layer:
     def _differing_files(self, title: str) -> Iterator[Finding]:
         evidence = {"found": self._digest, "expected": self._ours.digest if self._ours else None}
         if self._rebuilt is None:
-            yield catalogue.finding(
-                "IMG002", object=title, detail="Not the receipt's digest.", evidence=evidence
-            )
+            yield catalogue.finding("IMG002", object=title, detail="Not the receipt's digest.", evidence=evidence)
             return
         with self._copy() as found:
             listed = differences(found, self._rebuilt)

@@ -6,12 +6,12 @@ import hashlib
 import json
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stack_builder.errors import IntegrityError
 from stack_builder.files import atomic_write
@@ -23,6 +23,8 @@ from stack_builder.image.rootfs import Rootfs
 from stack_builder.image.settings import LAYOUT_VERSION
 from stack_builder.image.store import BlobStore, LayerMemory
 from stack_builder.image.stream import Written
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,26 @@ def key(*parts: object) -> str:
     return hashlib.sha256(json.dumps([LAYOUT_VERSION, *parts]).encode()).hexdigest()
 
 
+class _Inline(Executor):
+    """Does the work at once, in this process."""
+
+    def submit(self, work: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """See :class:`concurrent.futures.Executor`."""
+        done: Future[T] = Future()
+        done.set_result(work(*args, **kwargs))
+        return done
+
+
 @contextmanager
-def workers(jobs: int | None) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes, as many as there are cores; an error or Ctrl-C cancels what has not begun."""
-    count = jobs or len(os.sched_getaffinity(0))
+def workers(jobs: int | None, tasks: int) -> Iterator[Executor]:
+    """Worker processes, one per core, but no more than there are tasks; an error or Ctrl-C cancels what has not begun.
+
+    A single task is done in this process: starting another takes longer than most layers.
+    """
+    count = min(jobs or len(os.sched_getaffinity(0)), tasks)
+    if count <= 1:
+        yield _Inline()
+        return
     # Spawned, not forked: the parent may have threads (progress bars, downloads).
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
     try:

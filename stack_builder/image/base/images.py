@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -105,9 +104,7 @@ def bring(source: Source, parts: Parts, name: str, request: BaseRequest) -> Base
     """
     if (found := parts.config.get("architecture")) != architecture(request.platform):
         raise UsageError(f"is for {found}, not {architecture(request.platform)}", where=name)
-    diff_ids = parts.config.get("rootfs", {}).get("diff_ids", [])
-    if len(diff_ids) != len(parts.layers):
-        raise IntegrityError("configuration and manifest name different numbers of layers", where=name)
+    diff_ids = _diff_ids(parts, name)
     layers = []
     with request.progress.task(f"base {name}", len(parts.layers), unit="layers") as task:
         for number, (digest, diff_id) in enumerate(zip(parts.layers, diff_ids, strict=True)):
@@ -133,7 +130,11 @@ class LayoutProvider:
 
     def foresee(self, request: BaseRequest) -> Foreseen:
         """See :class:`~stack_builder.image.base.model.BaseProvider`."""
-        return Foreseen(f"read {request.name}")
+        with open_layout(Path(request.name)) as (source, digest):
+            parts = read_parts(source, digest, request.platform)
+        layers = tuple(LayerRecord("", "", diff_id, 0, "") for diff_id in _diff_ids(parts, request.name))
+        rootfs = _rootfs(parts.identity, request) if request.programs else None
+        return Foreseen(f"read {request.name}", Base(BaseRecord(request.name, parts.identity), layers, {}, rootfs))
 
 
 class EngineProvider:
@@ -242,17 +243,30 @@ def _bring_layer(source: Source, digest: str, request: BaseRequest) -> Written:
 
 
 def _unpacked(layers: Sequence[LayerRecord], identity: str, request: BaseRequest) -> Rootfs:
-    folder = request.cache / "base" / identity.removeprefix("sha256:")
+    rootfs = _rootfs(identity, request)
+    folder = rootfs.path.parent
     with locked(folder.with_suffix(".lock")):
-        if not (folder / "root").is_dir():
+        if not rootfs.path.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix="new-", dir=request.cache / "base") as scratch:
                 tree = Path(scratch) / "root"
                 tree.mkdir()
                 for layer in layers:
                     apply_layer(request.blobs.path(layer.digest), tree)
-                shutil.move(tree, folder / "root")
-    return Rootfs(folder / "root")
+                tree.replace(rootfs.path)
+    return rootfs
+
+
+def _rootfs(identity: str, request: BaseRequest) -> Rootfs:
+    return Rootfs(request.cache / "base" / identity.removeprefix("sha256:") / "root")
+
+
+def _diff_ids(parts: Parts, name: str) -> list[str]:
+    """The digest of each layer's tar, as the configuration gives it."""
+    diff_ids = parts.config.get("rootfs", {}).get("diff_ids", [])
+    if len(diff_ids) != len(parts.layers):
+        raise IntegrityError("configuration and manifest name different numbers of layers", where=name)
+    return [str(each) for each in diff_ids]
 
 
 def _json(chunks: Iterator[bytes], digest: str) -> dict[str, Any]:
