@@ -47,7 +47,7 @@ def preflight(plan: LaunchPlan, spec: StackSpec, *, venv: Path | None, gpu: str 
         findings += _release(tree, spec)
     if venv is not None:
         report = examine(TargetSpec("venv", str(venv)), gpu=parse_gpu(architecture))
-        findings += report.findings
+        findings += report.counted  # its notes are for who asks the doctor
         skipped += report.skipped
     memory = _memory(plan, host)
     findings += () if memory is None else judge_memory(memory)

@@ -1,0 +1,25 @@
+#!/bin/bash
+# Make a virtual environment with SGLang 0.5.13.post1 from a payload of unpacked wheels over the machine's own torch.
+# Usage: prepare.sh PAYLOAD VENV, where PAYLOAD holds site.tar.xz, flash.tar.xz, xg.tar.xz, tok/, tools/ and wheels/.
+set -eu
+payload=$1 venv=$2
+machine=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+python3 -m venv --without-pip "$venv"
+site=$(echo "$venv"/lib/python3.*/site-packages)
+tar -C "$site" --strip-components=1 -xJf "$payload/site.tar.xz"
+tar -C "$site" -xJf "$payload/flash.tar.xz"
+tar -C "$site" -xJf "$payload/xg.tar.xz"
+python3 -m pip install -q --no-index --no-deps --target "$site" "$payload"/wheels/*.whl
+# the machine's packages fill in what is missing, by distribution, so that no name has two versions
+python3 - "$machine" "$site" <<'PY'
+import re, sys
+from pathlib import Path
+machine, site = map(Path, sys.argv[1:])
+name = lambda path: re.sub(r"[-_.]+", "-", path.name.split("-")[0]).lower()
+here = {name(path) for path in site.glob("*.dist-info")}
+for entry in sorted(machine.iterdir()):
+    if entry.name.endswith(".dist-info") and name(entry) in here or (site / entry.name).exists():
+        continue
+    (site / entry.name).symlink_to(entry)
+PY
+python3 -m compileall -q -j 0 "$site/sglang" "$site/transformers" >/dev/null 2>&1 || true
