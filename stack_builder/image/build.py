@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from stack_builder.image.oci import Image, ImageConfig
 from stack_builder.image.plan import LayerPlan
 from stack_builder.image.rootfs import can_enter
 from stack_builder.image.settings import LAYOUT_VERSION, ImageSettings, load
-from stack_builder.image.store import GZIP_LAYER, locked
+from stack_builder.image.store import layer_record, locked
 from stack_builder.image.stream import Written
 from stack_builder.image.subject import Subject
 from stack_builder.image.workspace import (
@@ -262,19 +262,21 @@ class _Build:
             for done in finished(jobs):
                 task.advance(jobs[done].size)
 
-    def _wheel_layers(self, plans: tuple[LayerPlan, ...], dropped: Mapping[str, tuple[str, ...]]) -> list[LayerRecord]:
+    def _wheel_layers(
+        self, plans: tuple[LayerPlan, ...], dropped: Mapping[str, tuple[str, ...]]
+    ) -> Iterator[LayerRecord]:
         keys = [self._layer_key(each, dropped) for each in plans]
-        layers = [self._space.memory.get(each) for each in keys]
-        missing = [number for number, layer in enumerate(layers) if layer is None]
+        layers = {number: layer for number, each in enumerate(keys) if (layer := self._space.memory.get(each))}
+        missing = {number: each for number, each in enumerate(plans) if number not in layers}
         if missing:
-            wheels = [a for number in missing for a in plans[number].wheels]
-            with workers(self._options.jobs, max(len(missing), len(self._uncompiled(wheels)))) as pool:
-                self._compile(pool, self._uncompiled(wheels))
-                for number, written in self._write(pool, {n: plans[n] for n in missing}, dropped):
-                    layer = layers[number] = _layer(plans[number].title, written, plans[number].wheels)
-                    self._space.memory.put(keys[number], layer)
+            uncompiled = self._uncompiled([wheel for each in missing.values() for wheel in each.wheels])
+            with workers(self._options.jobs, max(len(missing), len(uncompiled))) as pool:
+                self._compile(pool, uncompiled)
+                for number, written in self._write(pool, missing, dropped):
+                    layers[number] = written
+                    self._space.memory.put(keys[number], written)
                     self._written.append(plans[number].title)
-        return [_present(layer) for layer in layers]
+        return (layer_record(each.title, layers[number], each.wheels) for number, each in enumerate(plans))
 
     def _layer_key(self, each: LayerPlan, dropped: Mapping[str, tuple[str, ...]]) -> str:
         rows = [
@@ -370,10 +372,10 @@ class _Build:
     def _remember(self, title: str, layer_key: str, produce: Callable[[BinaryIO], Written]) -> LayerRecord:
         layer = self._space.memory.get(layer_key)
         if layer is None:
-            layer = _layer(title, self._space.blobs.write(produce), ())
+            layer = self._space.blobs.write(produce)
             self._space.memory.put(layer_key, layer)
             self._written.append(title)
-        return layer
+        return layer_record(title, layer)
 
     # --- the whole ---------------------------------------------------------------------------------------------------
 
@@ -435,23 +437,6 @@ class _Build:
         return Built(image, receipt, tuple(self._written), layout.files)
 
 
-def _layer(title: str, written: Written, wheels: Iterable[WheelRecord]) -> LayerRecord:
-    return LayerRecord(
-        title=title,
-        digest=f"sha256:{written.digest}",
-        diff_id=f"sha256:{written.diff_id}",
-        size=written.size,
-        media_type=GZIP_LAYER,
-        holds=tuple(f"{a.name} {a.version}" for a in wheels),
-    )
-
-
 def _largest_first(wheels: Iterable[WheelRecord]) -> list[WheelRecord]:
     """The last to end should not be the one that takes longest."""
     return sorted(wheels, key=lambda a: (-(a.size), a.name))
-
-
-def _present(layer: LayerRecord | None) -> LayerRecord:
-    if layer is None:
-        raise AssertionError("a layer was neither remembered nor written")
-    return layer

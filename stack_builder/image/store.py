@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from stack_builder.files import atomic_write
 from stack_builder.image.stream import Written
-from stack_builder.stack.receipt import LayerRecord
+from stack_builder.stack.receipt import LayerRecord, WheelRecord
 
 GZIP_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 
@@ -34,7 +34,7 @@ class BlobStore:
         self.root = root
 
     def path(self, digest: str) -> Path:
-        """Where the blob ``sha256:…`` is or would be."""
+        """Where a blob is or would be; ``digest`` with or without ``sha256:`` in front."""
         return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def write(self, produce: Callable[[BinaryIO], Written]) -> Written:
@@ -91,12 +91,12 @@ class LayerMemory:
     def __init__(self, folder: Path, blobs: BlobStore) -> None:
         self._folder, self._blobs = folder, blobs
 
-    def get(self, key: str) -> LayerRecord | None:
+    def get(self, key: str) -> Written | None:
         """Give the layer, or None where it must be written."""
         try:
             body = json.loads((self._folder / f"{key}.json").read_bytes())
             stamp = body.pop("stamp")
-            layer = TypeAdapter(LayerRecord).validate_python(body)
+            layer = TypeAdapter(Written).validate_python(body)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, ValidationError):
             return None
         try:
@@ -110,10 +110,28 @@ class LayerMemory:
         self._blobs.path(layer.digest).unlink(missing_ok=True)
         return None
 
-    def put(self, key: str, layer: LayerRecord) -> None:
+    def put(self, key: str, layer: Written) -> None:
         """Remember a layer whose blob was just written or checked."""
         body = {**asdict(layer), "stamp": _stamp(self._blobs.path(layer.digest))}
         atomic_write(self._folder / f"{key}.json", json.dumps(body))
+
+
+def layer_record(title: str, written: Written, wheels: Iterable[WheelRecord] = ()) -> LayerRecord:
+    """Describe a gzip layer for manifest and receipt.
+
+    Args:
+        title: what it is; stands in the image's history.
+        written: its digests and size.
+        wheels: that it holds.
+    """
+    return LayerRecord(
+        title=title,
+        digest=f"sha256:{written.digest}",
+        diff_id=f"sha256:{written.diff_id}",
+        size=written.size,
+        media_type=GZIP_LAYER,
+        holds=tuple(f"{wheel.name} {wheel.version}" for wheel in wheels),
+    )
 
 
 @contextmanager

@@ -181,7 +181,7 @@ def parse(text: str, where: object) -> Receipt:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"not a receipt: {key}: {first['msg']}", where=where) from error
-    except (ValueError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"not a receipt: {str(error).splitlines()[0]}", where=where) from error
 
 

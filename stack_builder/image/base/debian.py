@@ -15,10 +15,10 @@ from stack_builder.image.base.bootstrap import VERSION, bootstrap, normalise
 from stack_builder.image.base.model import Base, BaseRequest, Foreseen, architecture
 from stack_builder.image.base.recipe import BaseLock, Recipe, find, load_lock, lock_path, save_lock
 from stack_builder.image.rootfs import Rootfs
-from stack_builder.image.store import GZIP_LAYER, LayerMemory, locked
+from stack_builder.image.store import LayerMemory, layer_record, locked
 from stack_builder.image.stream import Written
 from stack_builder.progress import amount_text
-from stack_builder.stack.receipt import BaseRecord, DebianPackage, LayerRecord
+from stack_builder.stack.receipt import BaseRecord, DebianPackage
 
 _COMPRESS = (Path(__file__).parents[1] / "in_base" / "compress.py").read_text(encoding="utf-8")
 
@@ -109,7 +109,7 @@ class DebianProvider:
             )
         return gone
 
-    def _make(self, name: str, recipe: Recipe, lock: BaseLock, folder: Path, request: BaseRequest) -> LayerRecord:
+    def _make(self, name: str, recipe: Recipe, lock: BaseLock, folder: Path, request: BaseRequest) -> Written:
         """Install, normalise, unpack, compress. ``folder/root`` appears in one step, at the end."""
         debs.verify(lock.packages, request.cache / "debs")
         folder.mkdir(parents=True, exist_ok=True)
@@ -128,13 +128,7 @@ class DebianProvider:
                     lambda sink: replace(_compress(Rootfs(tree), recipe.python, source, sink), diff_id=diff_id)
                 )
             tree.replace(folder / "root")
-        return LayerRecord(
-            title=f"base {name}",
-            digest=f"sha256:{written.digest}",
-            diff_id=f"sha256:{written.diff_id}",
-            size=written.size,
-            media_type=GZIP_LAYER,
-        )
+        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +144,15 @@ def _folder(request: BaseRequest, lock: BaseLock) -> Path:
     return request.cache / "base" / key
 
 
-def _base(request: BaseRequest, pinned: _Pinned, layer: LayerRecord) -> Base:
+def _base(request: BaseRequest, pinned: _Pinned, layer: Written) -> Base:
     record = BaseRecord(
         source=f"recipe:{request.name}",
         identity=pinned.lock.sha256,
         packages=pinned.lock.packages,
         relocked=pinned.relocked,
     )
-    return Base(record, (layer,), rootfs=Rootfs(_folder(request, pinned.lock) / "root"))
+    title = f"base {Path(request.name).stem}"
+    return Base(record, (layer_record(title, layer),), rootfs=Rootfs(_folder(request, pinned.lock) / "root"))
 
 
 def _gone(gone: list[DebianPackage], lock: BaseLock) -> str:

@@ -22,7 +22,7 @@ from stack_builder.image.base.unpack import apply_layer
 from stack_builder.image.oci import INDEX_TYPE, MANIFEST_TYPE
 from stack_builder.image.rootfs import Rootfs
 from stack_builder.image.settings import MAX_LAYERS
-from stack_builder.image.store import GZIP_LAYER, locked
+from stack_builder.image.store import layer_record, locked
 from stack_builder.image.stream import LayerStream, Written, open_layer
 from stack_builder.stack.receipt import BaseRecord, LayerRecord
 
@@ -112,7 +112,7 @@ def bring(source: Source, parts: Parts, name: str, request: BaseRequest) -> Base
             if f"sha256:{written.diff_id}" != diff_id:
                 raise IntegrityError("does not unpack to the layer that the configuration names", where=digest)
             title = f"base layer {number + 1} of {len(parts.layers)}"
-            layers.append(LayerRecord(title, f"sha256:{written.digest}", diff_id, written.size, GZIP_LAYER))
+            layers.append(layer_record(title, written))
             task.advance(1)
     rootfs = _unpacked(layers, parts.identity, request) if request.programs else None
     variables = parts.config.get("config", {}).get("Env") or []

@@ -99,7 +99,7 @@ def load_lock(path: Path) -> BaseLock | None:
         if body.pop("schema_version") != SCHEMA_VERSION:
             raise ValueError("another schema version")
         return TypeAdapter(BaseLock).validate_python(body)
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         line = str(error).splitlines()[0]
         raise UsageError(f"not a base lock: {line}", where=path, fix="run stackb build --update-base") from error
 
