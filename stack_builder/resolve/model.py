@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from stack_builder.errors import UsageError
 from stack_builder.resolve.target import Target
 from stack_builder.stack.lock import Lock
 from stack_builder.stack.spec import StackSpec
@@ -35,7 +36,14 @@ class Request:
 
 
 def request_for(spec: StackSpec, previous: Lock | None, upgrade: Collection[str]) -> Request:
-    """Ask for a resolution that keeps the previous lock's versions, except those of ``upgrade`` (``:all:`` for all)."""
+    """Ask for a resolution that keeps the previous lock's versions, except those of ``upgrade`` (``:all:`` for all).
+
+    Raises:
+        UsageError: a package to upgrade is not in the lock.
+    """
+    unknown = sorted(name for name in upgrade if name != ALL and previous is not None and not previous.artifact(name))
+    if unknown:
+        raise UsageError(f"cannot upgrade what is not in the lock: {', '.join(unknown)}", fix="check the spelling")
     keep = () if previous is None or ALL in upgrade else previous.artifacts
     prefer = {artifact.name: artifact.version for artifact in keep if artifact.name not in upgrade}
     return Request(spec, Target.of(spec), prefer)

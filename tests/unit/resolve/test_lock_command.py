@@ -81,6 +81,7 @@ def test_upgrade_moves_the_named_package_only(stack: Path, stackb: Run, default_
     assert (code, out) == (dry, dry_out)
     assert [line for line in out.splitlines() if "->" in line] == ["numpy: 2.3.5 -> 2.4.0"]
     assert lock_file.load(stack).artifact("numpy").version == "2.4.0"
+    assert stackb("lock", stack, "--upgrade", "numpi")[0] == 2
     _, out, _ = stackb("lock", stack, "--upgrade", ":all:", "--dry-run")
     assert "->" not in out  # cuda-toolkit is pinned by torch
 
