@@ -9,21 +9,38 @@ from typing import Annotated
 import typer
 
 from stack_builder.cli.output import Format, emit
-from stack_builder.diagnose.explain import explain
+from stack_builder.diagnose import target as targets
+from stack_builder.diagnose.explain import confirm, explain
 from stack_builder.errors import UsageError
 from stack_builder.report import Report
 
 
 def command(
     file: Annotated[str, typer.Argument(help="A file, or - for standard input.")] = "-",
-    format: Annotated[Format, typer.Option(help="How to print the report.")] = Format.TEXT,  # noqa: A002
+    target: Annotated[
+        str | None, typer.Option(help="Where the text comes from: hold its claims against a static check of it.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="With --target, judge for this architecture, such as sm_120.")] = None,
+    format: Annotated[Format, typer.Option(help="Of the report.")] = Format.TEXT,  # noqa: A002
 ) -> None:
     """Read an error text or a whole server log: ranked causes, evidence lines, fix, what to look at next.
 
     Ends with 0 when the log shows no failure, 1 when a cause was found, 3 when something failed but no known error
     text occurs.
     """
-    raise typer.Exit(emit(_explained(file), format, strict=True))
+    if gpu is not None and target is None:
+        raise UsageError("--gpu needs --target", fix="name the environment that the text comes from")
+    report = _explained(file)
+    if target is not None:
+        report = _confirmed(report, target, gpu)
+    raise typer.Exit(emit(report, format, strict=True))
+
+
+def _confirmed(report: Report, target: str, gpu: str | None) -> Report:
+    from stack_builder.diagnose.arch import parse_gpu
+    from stack_builder.diagnose.doctor import examine
+
+    return confirm(report, examine(targets.parse(target), gpu=parse_gpu(gpu) if gpu else None))
 
 
 def _explained(file: str) -> Report:

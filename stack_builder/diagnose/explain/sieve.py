@@ -95,24 +95,24 @@ def _marks(test: _Test, lines: list[bytes], skeletons: list[bytes], before: int,
     answers = test.answers(skeletons)
     for offset in [offset for offset, skeleton in enumerate(skeletons) if answers[skeleton]]:
         raw = lines[offset][:MAX_LINE]
-        if _EXCEPTION.search(raw):
+        held = _held(raw, answers[skeletons[offset]])
+        if _NONE in held and _EXCEPTION.search(raw):
             marks.update(range(max(offset - _BEFORE, -before), min(offset + _AFTER, len(lines))))
             owed = max(owed, offset + _AFTER - len(lines))
-        elif offset not in marks and _matched(raw, answers[skeletons[offset]]):
-            marks.add(offset)
+        elif held and offset not in marks:
+            text = _text(raw)
+            if any(regex.search(text) for regex in held):
+                marks.add(offset)
     return marks, owed
 
 
 _Candidates = tuple[tuple[bytes, re.Pattern[str]], ...]
 
 
-def _matched(raw: bytes, candidates: _Candidates) -> bool:
+def _held(raw: bytes, candidates: _Candidates) -> list[re.Pattern[str]]:
+    """Those of the candidates whose literal, digits included, stands in the line."""
     plain = _ANSI.sub(b"", raw) if b"\x1b" in raw else raw
-    held = [regex for literal, regex in candidates if literal in plain]
-    if not held:
-        return False
-    text = _text(plain)
-    return any(regex.search(text) for regex in held)
+    return [regex for literal, regex in candidates if literal in plain]
 
 
 class _Test:

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stack_builder.cli.app import run
-from stack_builder.diagnose.explain import explain, sieve
+from stack_builder.diagnose.explain import confirm, explain, sieve
 from stack_builder.diagnose.explain.patterns import knowledge, required_literal
 from stack_builder.diagnose.explain.sieve import sift
 from stack_builder.errors import UsageError
-from stack_builder.report import Report, Severity, Verdict
+from stack_builder.report import Finding, Report, Severity, Skipped, Target, Verdict
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 LOGS = json.loads((CORPUS / "server-logs" / "causes.json").read_text())
@@ -243,3 +243,37 @@ def test_patterns_name_their_causes_and_fill_their_sentences() -> None:
         groups = {name for text in pattern.texts for name in text.groupindex}
         assert set(re.findall(r"\{(\w+)\}", pattern.meaning)) <= groups, pattern.id
         assert pattern.cause not in pattern.also, pattern.id
+
+
+MISSING_13 = "ImportError: libcudart.so.13: cannot open shared object file: No such file or directory"
+
+
+def examined(*findings: Finding, skipped: tuple[Skipped, ...] = ()) -> Report:
+    return Report(Target("venv", "/opt/venv"), findings, skipped)
+
+
+def results(report: Report) -> dict[str | None, object]:
+    return {finding.cause: finding.evidence["result"] for finding in report.findings if finding.rule == "LOG004"}
+
+
+def test_a_static_check_decides_between_causes_that_fit() -> None:
+    text = explained(MISSING_13)
+    assert text.findings[0].cause == "cuda_major_mixed_between_wheels"
+    found = Finding("ABI002", Severity.ERROR, "A library is missing", cause="library_missing", fix=("install it",))
+    joined = confirm(text, examined(found))
+    assert (joined.findings[0].cause, joined.findings[0].severity) == ("library_missing", Severity.ERROR)
+    assert results(joined)["library_missing"] == "confirmed"
+    assert results(joined)["cuda_major_mixed_between_wheels"] == "refuted"
+    confirmed = next(f for f in joined.findings if f.evidence.get("result") == "confirmed")
+    assert confirmed.fix == ("install it",)
+
+
+def test_a_check_that_could_not_run_refutes_nothing() -> None:
+    text = explained("undefined symbol: cuGreenCtxDestroy")
+    assert results(confirm(text, examined(skipped=(Skipped("HOST001", "no driver"),))))["driver_older_than_needed"] == (
+        "not checked"
+    )
+    busy = explained(
+        "[Errno 98] error while attempting to bind on address ('127.0.0.1', 30000): address already in use"
+    )
+    assert set(results(confirm(busy, examined())).values()) == {"not checked"}
