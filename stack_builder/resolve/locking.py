@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from stack_builder.progress import Progress
@@ -12,6 +12,7 @@ from stack_builder.resolve.model import DEFAULT_INDEX, Pin, Request, Resolver
 from stack_builder.resolve.reading import Opener, Readings, read_all
 from stack_builder.resolve.served import Served, Wanted, look_up
 from stack_builder.stack.lock import Artifact, Lock
+from stack_builder.stack.spec import StackSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,6 @@ def draft(
         progress: shows the reading of wheels that are not in the cache.
     """
     spec, target = request.spec, request.target
-    accepted = {accept.filename: accept.sha256 for accept in spec.accept}
-    pins = tuple(replace(pin, sha256=accepted.get(pin.filename, pin.sha256)) for pin in pins)
     readings = read_all(pins, opener, target.python, progress)
     requires_dist = {name: reading.requires_dist for name, reading in readings.by_name.items()}
     required = graph.build(spec.requires, requires_dist, target.environment)
@@ -79,6 +78,23 @@ def draft(
         collisions=readings.collisions,
     )
     return Draft(lock, requirements.write(lock, target), readings.failed)
+
+
+def accepted(pins: Iterable[Pin], spec: StackSpec, indexes: Indexes) -> tuple[Pin, ...]:
+    """Put the uploads that the stack file chose in the place of those that a resolver happened to take.
+
+    A choice that the index no longer lists changes nothing; LOCK003 then says that it was not taken.
+    """
+    chosen = {accept.filename: accept.sha256 for accept in spec.accept}
+
+    def exchanged(pin: Pin) -> Pin:
+        if chosen.get(pin.filename, pin.sha256) == pin.sha256:
+            return pin
+        listed = indexes()[pin.index].find(pin.name, pin.filename)
+        file = next((file for file in listed if file.sha256 == chosen[pin.filename]), None)
+        return pin if file is None else replace(pin, sha256=file.sha256, size=file.size, url=file.url)
+
+    return tuple(exchanged(pin) for pin in pins)
 
 
 def differences(before: Lock | None, after: Lock) -> tuple[Change, ...]:

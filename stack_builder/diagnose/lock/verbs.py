@@ -57,11 +57,12 @@ def make_lock(
     """
     if before is not None:  # most requirements will be met again: parse them while the resolvers wait for the network
         graph.build_for(request.spec, before.artifacts)
-    first, pins = resolving[0][0], resolving[0][1].result()
+    answers = [(resolver, locking.accepted(answer.result(), request.spec, indexes)) for resolver, answer in resolving]
+    first, pins = answers[0]
     disagreeing = [
         _disagreement(first, other, changes)
-        for other, answer in resolving[1:]
-        if (changes := locking.disagreements(pins, answer.result()))
+        for other, theirs in answers[1:]
+        if (changes := locking.disagreements(pins, theirs))
     ]
     opener = reading.store_or_index(Store(), indexes)
     draft = locking.draft(request, first, pins, indexes, opener, progress)

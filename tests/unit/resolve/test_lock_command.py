@@ -16,6 +16,7 @@ from stack_builder.cli.app import run
 from stack_builder.errors import IntegrityError
 from stack_builder.resolve.piptools import PipTools
 from stack_builder.stack import lock as lock_file
+from stack_builder.stack import spec
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -158,8 +159,6 @@ def test_both_resolvers_agree_and_a_difference_is_refused(stack: Path, stackb: R
 def test_a_package_of_an_explicit_index_that_nobody_requires_stays_out(
     stack: Path, stackb: Run, default_index, serve_index, monkeypatch
 ) -> None:
-    from stack_builder.stack import spec
-
     extra = serve_index()
     extra.add("torch", "2.14.1", "cuda-toolkit==13.0.3")
     extra.add("torchaudio", "2.11.0")
@@ -173,6 +172,31 @@ def test_a_package_of_an_explicit_index_that_nobody_requires_stays_out(
         "sglang": "default", "torch": "extra", "numpy": "default", "cuda-toolkit": "default"
     }  # fmt: skip
     assert [twin.sha256 for twin in locked.artifact("torch").twins] == [default_index.rows["torch"][0].sha256]
+
+
+def test_of_several_uploads_the_accepted_one_is_locked(
+    stack: Path, stackb: Run, serve_index, monkeypatch, tmp_path: Path
+) -> None:
+    extra = serve_index()
+    uploads = [
+        extra.add("torch", "2.14.1", "cuda-toolkit==13.0.3", files={"torch/x.py": f"{day}\n".encode()}, uploaded=day)
+        for day in ("2026-02-22T13:56:00Z", "2026-02-22T22:18:00Z", "2026-02-24T21:36:00Z")
+    ]
+    index = spec.Index.model_construct(name="extra", url=extra.url, packages=("torch",))
+    plain = spec.load(stack)
+    for chosen in (None, uploads[1], uploads[2]):
+        accept = () if chosen is None else (
+            spec.Accept(filename=chosen.filename, sha256=chosen.sha256, reason="it was tested"),
+        )  # fmt: skip
+        with_index = plain.model_copy(update={"index": (index,), "accept": accept})
+        monkeypatch.setattr(spec, "load", lambda _, result=with_index: result)
+        _, out, _ = stackb("lock", stack, "--format", "json")
+        finding = next(f for f in json.loads(out)["findings"] if f["rule"] == "LOCK003")
+        assert finding["severity"] == ("error" if chosen is None else "note")
+        assert [line.split()[0] for line in finding["evidence"]["uploads"]] == [row.uploaded for row in uploads]
+        assert (stack / "artifacts.json").exists() is (chosen is not None)
+        if chosen is not None:
+            assert lock_file.load(stack).artifact("torch").sha256 == chosen.sha256
 
 
 @pytest.mark.parametrize(
