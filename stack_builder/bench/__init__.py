@@ -1,0 +1,1 @@
+"""Load on running servers, arms compared in pairs, and the policy and history made from the results."""

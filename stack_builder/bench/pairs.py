@@ -1,0 +1,402 @@
+"""Arms side by side: interleaved A B B A at each level, repeated where the answer is still open."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Protocol, TypeVar
+
+from stack_builder.bench import guards
+from stack_builder.bench.clocks import Clock, ClockWatch
+from stack_builder.bench.compare import log_ratios
+from stack_builder.bench.load import Load, Run, Stop, run
+from stack_builder.bench.metrics import figures
+from stack_builder.bench.prompts import load_prompts
+from stack_builder.bench.results import ArmResult, Reason, Results, RunResult, Settings, level_text
+from stack_builder.bench.server import ServerEye, ServerFacts, Watch
+from stack_builder.bench.statistics import Says, ratio
+from stack_builder.bench.stream import Api
+from stack_builder.bench.wire import Endpoint, ExchangeError, Pool
+from stack_builder.errors import MachineError
+from stack_builder.progress import Progress, Task
+from stack_builder.report.model import Json
+
+_WARM_SHARE = 8  # a warm-up asks for this part of the tokens
+
+
+class Arm(Protocol):
+    """A server with one configuration, which may have to be started for each of its turns."""
+
+    @property
+    def name(self) -> str:
+        """As the user calls it."""
+
+    def start(self) -> tuple[str, Mapping[str, Json]]:
+        """Make it ready; gives its URL and what is known of how it was started."""
+
+    def stop(self) -> None:
+        """Give up what :meth:`start` took."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUrl:
+    """An arm that is running already, and stays."""
+
+    name: str
+    url: str
+
+    def start(self) -> tuple[str, Mapping[str, Json]]:
+        """See :class:`Arm`."""
+        return self.url, {}
+
+    def stop(self) -> None:
+        """See :class:`Arm`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to go about it, beside what is measured.
+
+    Attributes:
+        one_at_a_time: arms cannot run together: each turn starts one, goes through all levels, and stops it.
+        budget: seconds of wall time after which no repeat is added; None for no bound.
+        patience: seconds without a byte after which a request failed.
+        api_key: for every arm.
+        keep_cache: leave the server's prefix cache as it is between runs.
+        model: name for the OpenAI interfaces; None asks ``/v1/models``.
+    """
+
+    one_at_a_time: bool = False
+    budget: float | None = None
+    patience: float = 600.0
+    api_key: str | None = None
+    keep_cache: bool = False
+    model: str | None = None
+
+
+@dataclass(slots=True)
+class _Live:
+    """An arm that is running now."""
+
+    name: str
+    pool: Pool
+    eye: ServerEye
+    facts: ServerFacts
+    result: ArmResult
+    model: str
+    warmed: set[float] = field(default_factory=set)
+
+
+Save = Callable[[Results], None]
+_T = TypeVar("_T")
+
+
+async def bench(
+    arms: Sequence[Arm],
+    settings: Settings,
+    options: Options,
+    *,
+    progress: Progress,
+    machine: Mapping[str, Json] | None = None,
+    save: Save | None = None,
+) -> Results:
+    """Measure all arms.
+
+    Args:
+        arms: the baseline first.
+        settings: what to measure.
+        options: how.
+        progress: told of every run.
+        machine: what is known of this machine.
+        save: called with all results so far after every run, so that nothing is lost to a crash.
+
+    Returns:
+        all runs, rejected ones included; ``partial`` after Ctrl-C.
+
+    Raises:
+        MachineError: an arm cannot be reached or started.
+    """
+    most = round(max(settings.levels)) if not settings.open_loop else 1
+    count = max(most, 1) * (settings.requests or 64)
+    prompts = load_prompts(settings.prompts, count, seed=settings.seed)
+    with ClockWatch() as clocks:
+        session = _Session(arms, settings, options, prompts, clocks, progress, dict(machine or {}), save)
+        async with _ctrl_c(session.stop):
+            await (session.by_turns() if options.one_at_a_time else session.together())
+    return session.results()
+
+
+@asynccontextmanager
+async def _ctrl_c(stop: Stop) -> AsyncIterator[None]:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stop.ask)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+class _Session:
+    def __init__(
+        self,
+        arms: Sequence[Arm],
+        settings: Settings,
+        options: Options,
+        prompts: Sequence[str],
+        clocks: ClockWatch,
+        progress: Progress,
+        machine: dict[str, Json],
+        save: Save | None,
+    ) -> None:
+        self._arms, self._settings, self._options, self._prompts = arms, settings, options, prompts
+        self._clocks, self._progress, self._machine, self._save = clocks, progress, machine, save
+        self._began = time.monotonic()
+        self._started = datetime.now(UTC)
+        self._id = f"{self._started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+        self._shown: dict[str, ArmResult] = {}
+        self._runs: list[RunResult] = []
+        self._task: Task
+        self.stop = Stop()
+
+    def results(self) -> Results:
+        """Everything so far, runs of arms that may not be compared rejected."""
+        arms = tuple(self._shown.get(arm.name, ArmResult(arm.name, "")) for arm in self._arms)
+        runs = tuple(
+            replace(run, rejected=run.rejected + guards.incomparable(arms, run.arm, run.level)) for run in self._runs
+        )
+        return Results(
+            id=self._id,
+            started=_iso(self._started),
+            ended=_iso(datetime.now(UTC)),
+            settings=self._settings,
+            arms=arms,
+            runs=runs,
+            partial=self.stop.asked,
+            machine=self._machine,
+        )
+
+    async def together(self) -> None:
+        """All arms are up at once: two rounds of a level are A B B A, back to back."""
+        live = [await self._start(arm) for arm in self._arms]
+        try:
+            with self._progress.task("benching", self._planned(), unit="requests") as task:
+                self._task = task
+                for first in range(0, self._settings.rounds, 2):
+                    for level in self._settings.levels:
+                        await self._rounds(live, level, range(first, min(first + 2, self._settings.rounds)))
+            if any(self._open(level) for level in self._settings.levels):
+                await self._repeats(live)
+        finally:
+            for arm, running in zip(self._arms, live, strict=True):
+                await self._end(arm, running)
+
+    async def _repeats(self, live: Sequence[_Live]) -> None:
+        """Two rounds more at each level that is still open, until none is, or the bounds are reached."""
+        for first in range(self._settings.rounds, self._settings.max_rounds, 2):
+            numbers = range(first, min(first + 2, self._settings.max_rounds))
+            with self._progress.task("repeating what is open", unit="requests") as task:
+                self._task = task
+                for level in self._settings.levels:
+                    if self._open(level) and not self._over():
+                        await self._rounds(live, level, numbers)
+
+    async def by_turns(self) -> None:
+        """One arm is up at a time: every turn goes through all levels, and turns go A B B A."""
+        with self._progress.task("benching", self._planned(), unit="requests") as task:
+            self._task = task
+            for number in range(self._settings.rounds):
+                for arm in _order(self._arms, number):
+                    if self.stop.asked:
+                        return
+                    await self._turn(arm, number)
+
+    async def _turn(self, arm: Arm, number: int) -> None:
+        live = await self._start(arm)
+        try:
+            for level in self._settings.levels:
+                await self._rounds([live], level, range(number, number + 1))
+        finally:
+            await self._end(arm, live)
+
+    def _planned(self) -> int | None:
+        """Requests of all planned runs; None where time bounds them."""
+        settings = self._settings
+        if settings.requests is None:
+            return None
+        of_levels = sum(1 if settings.open_loop else round(level) for level in settings.levels)
+        return len(self._arms) * settings.rounds * of_levels * settings.requests
+
+    async def _rounds(self, live: Sequence[_Live], level: float, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            for arm in _order(live, number):
+                if self.stop.asked:
+                    return
+                await self._one(arm, level, number)
+
+    async def _one(self, arm: _Live, level: float, number: int) -> None:
+        """Run one arm once, judge it, and keep it."""
+        load = self._load(arm, level)
+        prompts = _rotated(self._prompts, number * load.requests)
+        if level not in arm.warmed:
+            await run(arm.pool, _warm_up(load), prompts, api_key=self._options.api_key, stop=self.stop)
+            arm.warmed.add(level)
+        if self.stop.asked:
+            return
+        if not self._options.keep_cache:
+            await arm.eye.flush_cache()
+        label = f"{level_text(level)} {'req/s' if load.rate else 'clients'}, {arm.name}, round {number + 1}"
+        at, cpu = datetime.now(UTC), time.process_time()
+        async with arm.eye.watching() as watch:
+            done = await run(
+                arm.pool,
+                load,
+                prompts,
+                api_key=self._options.api_key,
+                stop=self.stop,
+                tick=lambda _record: self._task.advance(1),
+            )
+        seen = self._seen(arm, load, done, watch, time.process_time() - cpu)
+        result = _result(arm, level, number, len(self._runs), at, seen)
+        if done.interrupted:
+            result = _cut(result, alone=len(self._arms) == 1)
+        self._runs.append(result)
+        self._progress.note(_line(label, result))
+        if self._save is not None:
+            self._save(self.results())
+
+    def _seen(self, arm: _Live, load: Load, done: Run, watch: Watch, cpu: float) -> guards.Seen:
+        begin = min((record.started for record in done.records), default=0.0)
+        end = max((record.ended for record in done.records), default=0.0)
+        return guards.Seen(
+            clients=None if load.rate else load.clients,
+            tokens=load.tokens,
+            figures=figures(done, self._settings.slo),
+            facts=arm.facts,
+            watch=watch,
+            clocks=self._clocks.between(begin, end),
+            cpu=cpu,
+        )
+
+    def _load(self, arm: _Live, level: float) -> Load:
+        settings = self._settings
+        clients = 1 if settings.open_loop else round(level)
+        each = settings.requests or 1
+        return Load(
+            api=Api(settings.api),
+            model=arm.model,
+            tokens=settings.tokens,
+            clients=clients,
+            requests=each if settings.open_loop else each * clients,
+            seconds=settings.seconds,
+            rate=level if settings.open_loop else None,
+            seed=settings.seed,
+            temperature=settings.temperature,
+        )
+
+    async def _start(self, arm: Arm) -> _Live:
+        url, receipt = await asyncio.to_thread(arm.start)
+        pool = Pool(Endpoint.of(url), patience=self._options.patience)
+        eye = ServerEye(Pool(Endpoint.of(url), patience=30.0), api_key=self._options.api_key)
+        await _reach(pool, arm.name)
+        facts = await eye.facts()
+        model = self._options.model or await eye.model() or "default"
+        self._shown[arm.name] = ArmResult(arm.name, url, facts, receipt)
+        what = f"SGLang {facts.version}" if facts.version else "server"
+        how = "adaptive" if facts.adaptive else str(facts.arguments.get("speculative_algorithm") or "no speculation")
+        self._progress.note(f"{arm.name}: {what} at {url}, {how}, at most {facts.limit or 'unknown'} running requests")
+        return _Live(arm.name, pool, eye, facts, self._shown[arm.name], model)
+
+    async def _end(self, arm: Arm, live: _Live) -> None:
+        live.pool.close()
+        await asyncio.to_thread(arm.stop)
+
+    def _open(self, level: float) -> bool:
+        """Whether some arm's interval at a level straddles 1."""
+        results = self.results()
+        for arm in results.arms[1:]:
+            logs = log_ratios(results, arm.name, level)
+            if logs and ratio(logs, seed=self._settings.seed).says is Says.OPEN:
+                return True
+        return False
+
+    def _over(self) -> bool:
+        budget = self._options.budget
+        return self.stop.asked or (budget is not None and time.monotonic() - self._began > budget)
+
+
+async def _reach(pool: Pool, name: str) -> None:
+    """Fail before anything is measured, rather than measure nobody."""
+    try:
+        (await pool.connect()).close()
+    except ExchangeError as error:
+        where = f"{name} at {pool.endpoint.host}:{pool.endpoint.port}"
+        raise MachineError(f"cannot be reached: {error}", where=where, fix="start the server first") from error
+
+
+def _order(arms: Sequence[_T], number: int) -> Iterator[_T]:
+    """Forwards in even rounds, backwards in odd ones: a drift in time hits all arms alike."""
+    return iter(arms) if number % 2 == 0 else reversed(arms)
+
+
+def _rotated(prompts: Sequence[str], by: int) -> Sequence[str]:
+    """Each round sends other prompts, every arm of a round the same."""
+    start = by % len(prompts)
+    return [*prompts[start:], *prompts[:start]]
+
+
+def _warm_up(load: Load) -> Load:
+    return replace(load, tokens=max(load.tokens // _WARM_SHARE, 4), requests=load.clients, rate=None, seconds=None)
+
+
+def _result(arm: _Live, level: float, number: int, order: int, at: datetime, seen: guards.Seen) -> RunResult:
+    return RunResult(
+        arm=arm.name,
+        level=level,
+        round=number,
+        order=order,
+        at=_iso(at),
+        figures=seen.figures,
+        running=seen.watch.mean_running,
+        waiting=sum(seen.watch.waiting) / len(seen.watch.waiting) if seen.watch.waiting else None,
+        retracted=seen.watch.retracted,
+        accept_length=seen.accept_length,
+        mhz=_mean_clock(seen.clocks),
+        rejected=guards.judge(seen),
+        notes=guards.notes(seen),
+    )
+
+
+def _cut(result: RunResult, *, alone: bool) -> RunResult:
+    """Mark a run that Ctrl-C ended: it spoils a pair's round, but a server alone may be judged by what it did."""
+    done, sent = result.figures.completed, result.figures.requests
+    reason = Reason("BENCH012", f"{done} of {sent} requests were complete")
+    if alone:
+        return replace(result, notes=(*result.notes, reason))
+    return replace(result, rejected=(*result.rejected, reason))
+
+
+def _mean_clock(clocks: Sequence[Clock]) -> float | None:
+    return sum(clock.mhz for clock in clocks) / len(clocks) if clocks else None
+
+
+def _line(label: str, result: RunResult) -> str:
+    if result.rejected:
+        return f"{label}: rejected: {'; '.join(reason.detail for reason in result.rejected)}"
+    shown = [f"{result.figures.full_throughput:.1f} tok/s"]
+    if result.figures.ttft and result.figures.tpot:
+        shown.append(f"TTFT {result.figures.ttft.p50:.0f} ms, TPOT {result.figures.tpot.p50:.2f} ms")
+    if result.running is not None:
+        shown.append(f"batch {result.running:.1f}")
+    if result.accept_length is not None:
+        shown.append(f"accept length {result.accept_length:.2f}")
+    return f"{label}: {', '.join(shown)}"
+
+
+def _iso(time_: datetime) -> str:
+    return time_.strftime("%Y-%m-%dT%H:%M:%SZ")

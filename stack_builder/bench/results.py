@@ -1,0 +1,210 @@
+"""What a bench leaves behind: plain frozen data, one JSON document. Comparisons are computed from it, never stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stack_builder.bench.metrics import Figures
+from stack_builder.bench.server import ServerFacts
+from stack_builder.errors import UsageError
+from stack_builder.files import atomic_write
+from stack_builder.report.model import Json
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+SCHEMA_VERSION = 1
+MAX_FILE = 256 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What was asked of ``stackb bench``.
+
+    Attributes:
+        api: completions, chat or generate.
+        levels: clients of the closed loop, or requests per second of the open one.
+        tokens: output tokens of each request.
+        open_loop: whether levels are rates.
+        requests: of each client in a run (closed loop), or in all (open loop); None if ``seconds`` bounds it.
+        seconds: length of a run.
+        prompts: builtin, random or a file name.
+        seed: of arrivals, random prompts and the bootstrap.
+        rounds: planned for each level.
+        max_rounds: at most, where the interval straddles 1.
+        slo: objective in milliseconds.
+        temperature: of sampling.
+    """
+
+    api: str
+    levels: tuple[float, ...]
+    tokens: int
+    open_loop: bool = False
+    requests: int | None = 2
+    seconds: float | None = None
+    prompts: str = "builtin"
+    seed: int = 0
+    rounds: int = 1
+    max_rounds: int = 1
+    slo: Mapping[str, float] = field(default_factory=dict)
+    temperature: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A rule of ``checks/rules/bench.toml`` that a run broke, and what was seen."""
+
+    rule: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One run of one arm at one level.
+
+    Attributes:
+        arm: its name.
+        level: clients, or requests per second.
+        round: 0 is the first; runs of one round are compared.
+        order: position among all runs of the bench.
+        at: when it began, UTC, ISO 8601.
+        figures: what the clients saw.
+        running: mean running batch the server reported; None if it does not.
+        waiting: mean queue.
+        retracted: requests thrown out of memory; None if unknown.
+        accept_length: tokens per verify pass; None if unknown or without speculation.
+        mhz: mean SM clock; None if unknown.
+        rejected: why it does not count.
+        notes: what to know of it.
+    """
+
+    arm: str
+    level: float
+    round: int
+    order: int
+    at: str
+    figures: Figures
+    running: float | None = None
+    waiting: float | None = None
+    retracted: float | None = None
+    accept_length: float | None = None
+    mhz: float | None = None
+    rejected: tuple[Reason, ...] = ()
+    notes: tuple[Reason, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        """Whether it counts."""
+        return not self.rejected
+
+
+@dataclass(frozen=True, slots=True)
+class ArmResult:
+    """One arm: a server with one configuration.
+
+    Attributes:
+        name: as given; the first arm is the baseline.
+        url: where it answered.
+        facts: what it showed of itself.
+        receipt: what started it: stack, patches, options, activity (``stackb serve``'s report), as far as known.
+    """
+
+    name: str
+    url: str
+    facts: ServerFacts = field(default_factory=ServerFacts)
+    receipt: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A whole bench.
+
+    Attributes:
+        id: unique; ``YYYYMMDDTHHMMSSZ-xxxxxx``.
+        started, ended: UTC, ISO 8601.
+        settings: what was asked.
+        arms: the baseline first.
+        runs: in the order they were made; rejected ones included.
+        partial: interrupted before its end.
+        machine: GPU, driver and so on, as far as known.
+        source: ``stackb``, or the tool whose file was imported.
+        notes: lines for people.
+    """
+
+    id: str
+    started: str
+    ended: str
+    settings: Settings
+    arms: tuple[ArmResult, ...]
+    runs: tuple[RunResult, ...]
+    partial: bool = False
+    machine: Mapping[str, Json] = field(default_factory=dict)
+    source: str = "stackb"
+    notes: tuple[str, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+
+def to_json(results: Results, *, indent: int | None = 1) -> str:
+    """Write results as JSON; one line with ``indent=None``."""
+    text = json.dumps(asdict(results), indent=indent, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text + "\n"
+
+
+def from_json(text: str | bytes, where: object = None) -> Results:
+    """Read results back.
+
+    Raises:
+        UsageError: not results, or of another schema version.
+    """
+    from pydantic import ValidationError
+
+    try:
+        results = _adapter().validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "file"
+        fix = "give the file that stackb bench --output wrote, or import another tool's with stackb history --import"
+        raise UsageError(f"not results of stackb bench: {key}: {first['msg']}", where=where, fix=fix) from error
+    if results.schema_version != SCHEMA_VERSION:
+        raise UsageError(f"results of schema version {results.schema_version}, not {SCHEMA_VERSION}", where=where)
+    return results
+
+
+def read(path: Path) -> Results:
+    """Read a results file.
+
+    Raises:
+        UsageError: no such file, or not results.
+    """
+    if not path.is_file():
+        raise UsageError("no such file", where=path)
+    if path.stat().st_size > MAX_FILE:
+        raise UsageError(f"larger than {MAX_FILE >> 20} MiB", where=path)
+    return from_json(path.read_bytes(), path)
+
+
+def write(results: Results, path: Path) -> None:
+    """Write a results file in one step."""
+    atomic_write(path, to_json(results))
+
+
+def json_schema() -> dict[str, Json]:
+    """The JSON schema of a results file, from the very classes that read it."""
+    return dict(_adapter().json_schema())
+
+
+@cache
+def _adapter() -> TypeAdapter[Results]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Results)
+
+
+def level_text(level: float) -> str:
+    """Write a level without a needless ``.0``."""
+    return f"{level:g}"

@@ -1,0 +1,229 @@
+"""``stackb bench``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from stack_builder import progress
+from stack_builder.bench import history
+from stack_builder.bench.metrics import parse_slo
+from stack_builder.bench.pairs import Arm, GivenUrl, Options, bench
+from stack_builder.bench.results import Results, Settings, to_json, write
+from stack_builder.bench.stream import Api
+from stack_builder.bench.tables import report_text
+from stack_builder.cli.output import write as write_stdout
+from stack_builder.diagnose.host.collect import collect_host
+from stack_builder.errors import ExitCode, MachineError, UsageError
+from stack_builder.report.model import Json
+
+DEFAULT_LEVELS = "1,2,5,10,30,70,100,250"
+_MAX_LEVEL = 10_000
+
+
+def command(
+    urls: Annotated[
+        list[str] | None, typer.Argument(metavar="[URL]...", help="Running servers; the first is the baseline.")
+    ] = None,
+    pair: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=URL", help="A running server as an arm; repeatable.")
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=ARGS", help="An arm to start and stop, by arguments of stackb serve; repeatable."),
+    ] = None,
+    together: Annotated[bool, typer.Option(help="With --arm: all fit on the machine at once.")] = False,
+    concurrency: Annotated[str, typer.Option(metavar="N,…", help="Clients at each level.")] = DEFAULT_LEVELS,
+    rate: Annotated[
+        str | None, typer.Option(metavar="R,…", help="Open loop instead: requests per second, Poisson.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=2, help="Output tokens of each request, exactly.")] = 256,
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="Of each client in a run; with --rate, in all. Default 2 (100).")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Length of a run instead.")] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of each level. Default 1, with several arms 4.")
+    ] = None,
+    max_repeats: Annotated[
+        int | None, typer.Option(min=1, help="With those added where 1 is in the interval. Default twice --repeats.")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Seconds after which no repeat is added.")] = None,
+    api: Annotated[
+        Api, typer.Option(help="Interface; generate is SGLang's own and tells the accept length.")
+    ] = Api.COMPLETIONS,
+    prompts: Annotated[str, typer.Option(metavar="builtin|random|FILE", help="What to ask.")] = "builtin",
+    model: Annotated[str | None, typer.Option(help="Name to send; default: the server's first.")] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Of sampling; 0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of arrivals, random prompts and the bootstrap.")] = 0,
+    slo: Annotated[
+        str | None, typer.Option(metavar="ttft=MS,tpot=MS", help="Count goodput: requests within these bounds.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds without a byte after which a request failed.")
+    ] = 600.0,
+    api_key_file: Annotated[Path | None, typer.Option(help="File with the servers' key.")] = None,
+    keep_cache: Annotated[bool, typer.Option(help="Do not empty the servers' prefix caches between runs.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the results there, after every run.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    log: Annotated[bool, typer.Option("--log/--no-log", help="Append to the experiment log (stackb history).")] = True,
+) -> None:
+    """Measure a server under load, or compare servers in pairs."""
+    arms = parse_arms(urls or [], pair or [], arm or [])
+    several = len(arms) > 1
+    rounds = repeats or (4 if several else 1)
+    settings = Settings(
+        api=api.value,
+        levels=_levels(rate, "--rate") if rate else _levels(concurrency, "--concurrency"),
+        tokens=tokens,
+        open_loop=rate is not None,
+        requests=None if seconds else requests or (100 if rate else 2),
+        seconds=seconds,
+        prompts=prompts,
+        seed=seed,
+        rounds=rounds,
+        max_rounds=max(max_repeats or (2 * rounds if several else rounds), rounds),
+        slo=parse_slo(slo) if slo else {},
+        temperature=temperature,
+    )
+    options = Options(
+        one_at_a_time=bool(arm) and not together,
+        budget=budget,
+        patience=timeout,
+        api_key=read_key(api_key_file),
+        keep_cache=keep_cache,
+        model=model,
+    )
+    if prompts == "random":
+        sys.stderr.write(
+            "warning: random prompts ruin acceptance; what they say of speculation holds for no real text\n"
+        )
+    results = measure(arms, settings, options, output)
+    if log:
+        history.append(results, history.log_path())
+    write_stdout(to_json(results) if as_json else report_text(results))
+    raise typer.Exit(exit_code(results))
+
+
+def measure(arms: Sequence[Arm], settings: Settings, options: Options, output: Path | None) -> Results:
+    """Run the bench; with ``output`` every run is saved at once."""
+    save = None if output is None else lambda results: write(results, output)
+    results = asyncio.run(
+        bench(arms, settings, options, progress=progress.for_terminal(), machine=machine(), save=save)
+    )
+    if output is not None:
+        write(results, output)
+    return results
+
+
+def exit_code(results: Results) -> ExitCode:
+    """Interrupted, or findings where a run was rejected."""
+    if results.partial:
+        return ExitCode.INTERRUPTED
+    return ExitCode.CLEAN if all(run.valid for run in results.runs) else ExitCode.FINDINGS
+
+
+def read_key(path: Path | None) -> str | None:
+    """The servers' key, from a file or ``STACKB_API_KEY``."""
+    if path is None:
+        return os.environ.get("STACKB_API_KEY") or None
+    lines = path.read_text(encoding="utf-8", errors="replace").split()
+    if not lines or not lines[0].isprintable():
+        raise UsageError("holds no key", where=path, fix="write the key on its first line")
+    return lines[0]
+
+
+def machine() -> dict[str, Json]:
+    """What is known of the machine that the client runs on: GPUs, driver, kernel."""
+    host = collect_host()
+    known: dict[str, Json] = {"kernel": host.kernel, "architecture": host.machine}
+    if host.devices:
+        known["gpu"] = ", ".join(device.name for device in host.devices)
+    if host.driver is not None:
+        known["driver"] = host.driver.kernel_module or host.driver.library
+        known["cuda"] = host.driver.cuda
+    return known
+
+
+@dataclass(slots=True)
+class ServedArm:
+    """An arm that ``stackb serve`` starts and stops, as a user would."""
+
+    name: str
+    words: tuple[str, ...]
+    port: int
+
+    def start(self) -> tuple[str, Mapping[str, Json]]:
+        """Start it, wait until it is ready, and keep the report on what is active in it."""
+        call = [*_SERVE, *self.words, "--port", str(self.port), "--detach", "--format", "json"]
+        done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode not in (ExitCode.CLEAN, ExitCode.FINDINGS):
+            raise MachineError("stackb serve could not start it; its reason stands above", where=f"arm {self.name}")
+        report = json.loads(done.stdout)
+        if report["target"]["kind"] != "server" or "ready_after_s" not in report["facts"]:
+            cause = "; ".join(finding["title"] for finding in report["findings"])
+            raise MachineError(
+                f"the server did not start: {cause}", where=f"arm {self.name}", fix="run it with stackb serve"
+            )
+        return report["facts"]["url"], {"serve": list(self.words), **report["facts"], "findings": report["findings"]}
+
+    def stop(self) -> None:
+        """Stop it with all its children."""
+        subprocess.run([*_SERVE, "--stop", "--port", str(self.port)], stdout=subprocess.DEVNULL, check=False)
+
+
+_SERVE = (sys.executable, "-m", "stack_builder", "serve")
+_FIRST_PORT = 30100
+
+
+def parse_arms(urls: Sequence[str], pairs: Sequence[str], served: Sequence[str]) -> list[Arm]:
+    """Read the arms of a call, in order: URLs, running servers by name, servers to start.
+
+    Raises:
+        UsageError: none, one without a name, or two with the same.
+    """
+    arms: list[Arm] = [GivenUrl(urlsplit(url).netloc or url, url) for url in urls]
+    arms += [GivenUrl(*_named(text, "--pair")) for text in pairs]
+    for number, text in enumerate(served):
+        name, words = _named(text, "--arm")
+        arms.append(ServedArm(name, tuple(shlex.split(words)), _FIRST_PORT + number))
+    if not arms:
+        raise UsageError("nothing to measure", fix="give a URL, or arms with --pair NAME=URL or --arm NAME=ARGS")
+    names = [arm.name for arm in arms]
+    if len(set(names)) < len(names):
+        raise UsageError("two arms have the same name", where=", ".join(names), fix="name each with --pair NAME=URL")
+    return arms
+
+
+def _named(text: str, option: str) -> tuple[str, str]:
+    name, equals, rest = text.partition("=")
+    if not equals or not name.strip() or not rest.strip() or "://" in name:
+        raise UsageError(f"'{text}' has no name", where=option, fix="write NAME=…")
+    return name.strip(), rest.strip()
+
+
+def _levels(text: str, option: str) -> tuple[float, ...]:
+    levels = []
+    for part in text.split(","):
+        try:
+            level = float(part)
+        except ValueError:
+            level = 0.0
+        whole = option == "--rate" or level.is_integer()
+        if not 0 < level <= _MAX_LEVEL or not whole:
+            raise UsageError(
+                f"'{part}' is no level", where=option, fix=f"give numbers up to {_MAX_LEVEL}, such as 1,2,5"
+            )
+        levels.append(level)
+    return tuple(sorted(set(levels)))

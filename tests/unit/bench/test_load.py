@@ -1,0 +1,162 @@
+"""The load generator over real sockets, against the stand-in server's own books."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from stack_builder.bench.load import Load, Run, Stop, run
+from stack_builder.bench.metrics import figures, parse_slo, quantile
+from stack_builder.bench.stream import Api
+from stack_builder.bench.wire import Endpoint, ErrorKind, Pool
+from stack_builder.errors import UsageError
+
+PROMPTS = [f"prompt {number}" for number in range(5)]
+
+
+def measured(
+    llm: ModuleType, load: Load, *, fail: list[str] | None = None, patience: float = 20.0, **law: Any
+) -> tuple[Run, Any]:
+    async def go() -> tuple[Run, Any]:
+        server = llm.LlmServer(llm.Law(**{"rate": 20_000, **law}))
+        port = await server.start()
+        server.fail = list(fail or [])
+        pool = Pool(Endpoint.of(f"http://127.0.0.1:{port}"), patience=patience)
+        try:
+            return await run(pool, load, PROMPTS), server
+        finally:
+            pool.close()
+            await server.stop()
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("per_event", [1, 3])
+def test_tokens_are_the_servers_count_exactly(llm: ModuleType, api: Api, per_event: int) -> None:
+    done, server = measured(llm, Load(api=api, tokens=20, clients=4, requests=12), per_event=per_event)
+    seen = figures(done)
+    assert seen.tokens == server.tokens == 240
+    assert (seen.completed, seen.errors, seen.prompt_tokens) == (12, {}, 84)
+    events = -(-20 // per_event)
+    assert all(len(record.times) == events for record in done.records)
+    if api is Api.GENERATE and per_event > 1:
+        assert seen.accept_length == pytest.approx(20 / events)
+
+
+def test_prompts_go_out_in_order(llm: ModuleType) -> None:
+    _, server = measured(llm, Load(tokens=2, clients=1, requests=7))
+    assert [body["prompt"] for body in server.bodies] == [PROMPTS[number % 5] for number in range(7)]
+
+
+TROUBLE = {
+    "reset": ErrorKind.RESET,
+    "503": ErrorKind.HTTP,
+    "garbage": ErrorKind.PROTOCOL,
+    "cut": ErrorKind.TRUNCATED,
+    "error": ErrorKind.STREAM,
+    "nousage": ErrorKind.USAGE,
+    "silence": ErrorKind.TIMEOUT,
+}
+
+
+@pytest.mark.parametrize(("trouble", "kind"), TROUBLE.items())
+def test_every_failure_has_its_class_and_none_is_lost(llm: ModuleType, trouble: str, kind: ErrorKind) -> None:
+    load = Load(tokens=8, clients=1, requests=3)
+    done, _ = measured(llm, load, fail=["", trouble, *([trouble] if trouble == "reset" else [])], patience=0.5)
+    seen = figures(done)
+    assert seen.errors == {kind.value: 1}
+    assert (seen.requests, seen.completed) == (3, 2)
+    assert len(seen.messages) == 1
+
+
+def test_a_connection_closed_while_idle_is_no_failure(llm: ModuleType) -> None:
+    """One reset on a kept-alive connection before any byte: the request goes out again on a new one."""
+    done, _ = measured(llm, Load(tokens=4, clients=1, requests=3), fail=["", "reset"])
+    assert figures(done).errors == {}
+
+
+def test_nobody_listens(unused_port: int) -> None:
+    async def go() -> Run:
+        return await run(Pool(Endpoint.of(f"http://127.0.0.1:{unused_port}")), Load(clients=2, requests=4), PROMPTS)
+
+    assert figures(asyncio.run(go())).errors == {"refused": 4}
+
+
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
+def test_open_loop_sends_whatever_is_in_flight(llm: ModuleType) -> None:
+    """At 200 requests a second and 0.4 s a request, a closed loop of any one client could not keep up."""
+    done, server = measured(llm, Load(tokens=4, requests=60, rate=200.0, seed=3), rate=10.0)
+    assert figures(done).completed == 60
+    starts = [record.started for record in done.records]
+    gaps = [later - earlier for earlier, later in pairwise(starts)]
+    assert max(starts) - min(starts) < 2 * 60 / 200
+    assert statistics.pstdev(gaps) > 0.3 * statistics.fmean(gaps)  # Poisson, not a metronome
+    assert server.tokens == 240
+
+
+def test_stop_keeps_what_was_measured(llm: ModuleType) -> None:
+    async def go() -> Run:
+        server = llm.LlmServer(llm.Law(rate=200.0))
+        port = await server.start()
+        pool, stop = Pool(Endpoint.of(f"http://127.0.0.1:{port}")), Stop()
+        asyncio.get_running_loop().call_later(0.5, stop.ask)
+        try:
+            return await run(pool, Load(tokens=20, clients=2, requests=1000), PROMPTS, stop=stop)
+        finally:
+            pool.close()
+            await server.stop()
+
+    done = asyncio.run(go())
+    seen = figures(done)
+    assert done.interrupted
+    assert seen.completed >= 2
+    assert seen.errors == {"cancelled": 2}
+
+
+def test_full_load_ends_when_the_first_client_has_nothing_left(llm: ModuleType) -> None:
+    done, _ = measured(llm, Load(tokens=10, clients=2, requests=3), rate=100.0)
+    ends = sorted(record.ended for record in done.records)
+    begin, end = done.full
+    assert begin == pytest.approx(done.records[1].started)
+    assert ends[0] < end < ends[2]
+    seen = figures(done)
+    assert seen.full_throughput > seen.throughput
+
+
+def test_quantiles_are_the_standard_librarys() -> None:
+    values = sorted([3.0, 1.0, 4.0, 1.5, 9.2, 6.0, 5.3])
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    assert [quantile(values, share / 100) for share in (50, 90, 99)] == pytest.approx([cuts[49], cuts[89], cuts[98]])
+
+
+def test_goodput_counts_failed_requests_against_the_server(llm: ModuleType) -> None:
+    done, _ = measured(llm, Load(tokens=4, clients=1, requests=4), fail=["503"])
+    assert figures(done, {"e2e": 10_000}).goodput is not None
+    goodput = figures(done, {"e2e": 10_000}).goodput
+    assert goodput is not None
+    assert goodput.share == 0.75
+    missed = figures(done, {"ttft": 1e-6}).goodput
+    assert missed is not None
+    assert missed.share == 0
+
+
+def test_slo() -> None:
+    assert parse_slo("ttft=500, tpot=20") == {"ttft": 500, "tpot": 20}
+    for text in ("", "speed=1", "ttft", "ttft=-1", "ttft=nan"):
+        with pytest.raises(UsageError):
+            parse_slo(text)
