@@ -75,6 +75,7 @@ def _libraries(environment: Environment, found: Object) -> Iterator[Finding]:
                 "on_disk": list(hidden.on_disk),
                 "other_majors": list(hidden.other_majors),
             },
+            severity=Severity.NOTE if relevance.is_opened_by_package(environment, hidden) else None,
             fix=_visible_fixes(environment, hidden),
         )
 
@@ -230,8 +231,23 @@ def _torch_symbols(
             "fitting_torch": list(fitting),
             "torch": installed,
         },
-        fix=abi_fixes.for_torch_mismatch(environment, found, fitting, known.fixes),
+        fix=abi_fixes.for_torch_mismatch(
+            environment, found, _fitting_all(environment, found, known, fitting), known.fixes
+        ),
     )
+
+
+def _fitting_all(
+    environment: Environment, found: Object, known: Knowledge, fitting: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The releases among ``fitting`` that suit all objects of the distribution: they move together."""
+    others = {
+        name
+        for other in environment.objects
+        if other.owner is not None and other.owner == found.owner and other.path not in known.excused
+        for name in other.torch_imports
+    }
+    return tuple(version for version in known.history.fitting(others) if version in fitting)
 
 
 def _when(exporters: dict[str, tuple[str, ...] | None], installed: str) -> Iterator[str]:

@@ -59,24 +59,19 @@ def weighed(finding: Finding, environment: Environment, known: Knowledge) -> Fin
         why = "The GPU that was named loads the other architecture's file."
     elif found.path in known.excused:
         why = "It is one of several variants that its package chooses from."
-    elif not is_essential(environment, found):
+    elif not is_essential(found):
         why = "Only what this object serves is affected."
     else:
         return finding
     return dataclasses.replace(finding, severity=Severity.NOTE, detail=f"{finding.detail} {why}")
 
 
-def is_essential(environment: Environment, found: Object) -> bool:
+def is_essential(found: Object) -> bool:
     """Whether a process that serves a model fails with this object.
 
-    Loaded by others, of an essential package, or an extension of torch: somebody installed that to use it. An essential
-    package's object that only lacks a library of its own package is a plugin, which the package opens in its own way.
+    Loaded by others, of an essential package, or an extension of torch: somebody installed that to use it.
     """
-    if found.brought or found.torch_imports:
-        return True
-    if not _is_of_essential(found):
-        return False
-    return not found.missing_libraries or not all(_is_own(environment, found, m) for m in found.missing_libraries)
+    return found.brought or bool(found.torch_imports) or _is_of_essential(found)
 
 
 def excused(environment: Environment) -> frozenset[str]:
@@ -114,13 +109,27 @@ def is_missing_because_of_torch(environment: Environment, missing: MissingLibrar
 def is_own_fault(environment: Environment, found: Object, symbol: MissingSymbol) -> bool:
     """Whether a missing symbol says something beyond the libraries that are missing.
 
-    With a library gone, what it would export is gone, too; a symbol of torch is another matter as long as torch is
-    loaded.
+    With a library gone, what it would export is gone, too. Torch's symbols are known whether or not its libraries could
+    be loaded, as long as they are there.
     """
     torch = environment.torch
-    if is_torch_name(symbol.name) and torch is not None and torch.import_error is None:
-        return not any(TORCH_LIBRARY.fullmatch(m.soname) for m in found.missing_libraries)
-    return not found.missing_libraries
+    if torch is None or not is_torch_name(symbol.name):
+        return not found.missing_libraries
+    if any(TORCH_LIBRARY.fullmatch(m.soname) and not m.on_disk for m in found.missing_libraries):
+        return False  # a torch without CUDA has no c10::cuda
+    loaded = torch.import_error is None and not any(TORCH_LIBRARY.fullmatch(m.soname) for m in found.missing_libraries)
+    return loaded or symbol.out_of_scope is None
+
+
+def is_opened_by_package(environment: Environment, missing: MissingLibrary) -> bool:
+    """Whether a missing library lies in the packages, which then open it before they need it.
+
+    xgrammar's bindings need ``libtvm_ffi.so``, which ``import tvm_ffi`` has loaded by then. Nobody but torch does this
+    for the CUDA toolkit, and for torch's own libraries it has been followed.
+    """
+    if cuda_majors([missing.soname]) or TORCH_LIBRARY.fullmatch(missing.soname):
+        return False
+    return any(path.startswith(f"{site}/") for path in missing.on_disk for site in environment.python.site)
 
 
 def _is_of_essential(found: Object) -> bool:
@@ -129,10 +138,3 @@ def _is_of_essential(found: Object) -> bool:
 
 def _is_sound(found: Object) -> bool:
     return not (found.missing_libraries or found.missing_symbols or found.missing_versions or found.unread)
-
-
-def _is_own(environment: Environment, found: Object, missing: MissingLibrary) -> bool:
-    """Whether a missing library lies in the packages: its package opens it first, or not at all."""
-    if cuda_majors([missing.soname]) or TORCH_LIBRARY.fullmatch(missing.soname):
-        return False
-    return any(path.startswith(f"{site}/") for path in missing.on_disk for site in environment.python.site)

@@ -127,10 +127,10 @@ def judge(
 
 def _together(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Make one note of those that say the same of several objects of one distribution."""
-    groups: dict[tuple[str, str | None], list[Finding]] = {}
+    groups: dict[tuple[str, str, str | None], list[Finding]] = {}
     for finding in findings:
         if finding.severity is Severity.NOTE and finding.object is not None:
-            groups.setdefault((finding.rule, finding.distribution), []).append(finding)
+            groups.setdefault((finding.rule, finding.title, finding.distribution), []).append(finding)
         else:
             yield finding
     for first, *others in groups.values():

@@ -7,12 +7,13 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from stack_builder.diagnose.environment import distributions, facts, kernel_loader, nvrtc, objects
+from stack_builder.diagnose.environment import device, distributions, facts, kernel_loader, nvrtc, objects
 from stack_builder.diagnose.environment import python as pythons
 from stack_builder.diagnose.environment import torch as torches
 from stack_builder.elf.files import ObjectCache
 from stack_builder.elf.layout import ElfError
 from stack_builder.elf.linker import Linked, Process
+from stack_builder.elf.providers import Provider
 from stack_builder.elf.search import read_settings
 from stack_builder.elf.torch_loading import load_torch
 from stack_builder.trees import Entry, FileTree
@@ -58,6 +59,21 @@ def collect(scene: Scene) -> facts.Environment:
         UsageError: it is not one.
         IntegrityError: a container that holds it is damaged.
     """
+    environment, shared, owners = _installed(scene)
+    with ObjectCache(scene.tree) as cache:
+        environment = _linked(scene, environment, cache, shared, owners)
+    readable = [found.path for found in environment.objects if found.unread is None]
+    code = tuple(device.read_device_code(scene.tree, readable, owners))
+    return dataclasses.replace(environment, device_code=code)
+
+
+def _installed(scene: Scene) -> tuple[facts.Environment, list[str], dict[str, str]]:
+    """Read what is installed.
+
+    Returns:
+        the facts so far, the real paths of all shared objects, and who owns them. The listing of all files, 75,000 in a
+        CUDA stack, is not kept.
+    """
     tree = scene.tree
     entries = {entry.path: entry for site in scene.python.site for entry in tree.entries(site)}
     pth = [path for path in entries if path.endswith(".pth") and posixpath.dirname(path) in scene.python.site]
@@ -65,31 +81,31 @@ def collect(scene: Scene) -> facts.Environment:
     for site in python.site[len(scene.python.site) :]:
         entries.update((entry.path, entry) for entry in tree.entries(site))
     inventory = distributions.read_inventory(tree, python.site, entries)
-    torch = torches.find_torch(tree, python.site, entries)
     environment = facts.Environment(
         machine=scene.machine,
         python=python,
         distributions=inventory.distributions,
         shared_files=inventory.shared,
-        torch=torch,
+        torch=torches.find_torch(tree, python.site, entries),
         kernel_loader=_kernel_loader(tree, python, entries),
         base=scene.base,
     )
-    with ObjectCache(tree) as cache:
-        return _linked(scene, environment, cache, entries, inventory.owners)
+    owners: dict[str, str] = {}
+    for path in filter(objects.SHARED_OBJECT.search, entries):
+        real = tree.resolve(path) if entries[path].link is not None else path
+        if real is not None:
+            owners[real] = inventory.owners.get(path) or owners.get(real, "")
+    return environment, sorted(owners), {path: owner for path, owner in owners.items() if owner}
 
 
 def _linked(
-    scene: Scene,
-    environment: facts.Environment,
-    cache: ObjectCache,
-    entries: Mapping[str, Entry],
-    owners: Mapping[str, str],
+    scene: Scene, environment: facts.Environment, cache: ObjectCache, shared: list[str], owners: Mapping[str, str]
 ) -> facts.Environment:
     """Add what needs the loader's view."""
     tree, torch = scene.tree, environment.torch
     settings = read_settings(tree, scene.machine, library_path=scene.environ.get("LD_LIBRARY_PATH", ""))
-    process = Process(cache, settings)
+    outside = {Provider.DRIVER} if scene.base else {Provider.DRIVER, Provider.BASE, Provider.INTERPRETER}
+    process = Process(cache, settings, frozenset(outside))
     opened: list[Linked] = []
     program = pythons.interpreter(tree, environment.python) if scene.base else None
     if program is not None:
@@ -98,7 +114,6 @@ def _linked(
         course = load_torch(process, tree, torch.folder, environment.python.site, torch.cuda_major)
         opened += course.steps
         torch = dataclasses.replace(torch, cxx11_abi=_cxx11_abi(cache, torch.folder), import_error=course.error)
-    shared = [path for path, entry in entries.items() if entry.link is None and objects.SHARED_OBJECT.search(path)]
     places = objects.places([*shared, *_toolkit_libraries(tree, scene.environ)], owners)
     reader = objects.Reader(process, cache, places, torch.folder if torch else None, scene.machine, base=scene.base)
     found = reader.read(opened, shared)

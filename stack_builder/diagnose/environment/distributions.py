@@ -128,7 +128,8 @@ def _read_record(tree: FileTree, folder: str) -> Iterator[tuple[str, str, str]]:
 def _should_exist(path: str, folder: str) -> bool:
     """Whether a path of a RECORD lies among the packages; bytecode comes and goes, and installers drop some files."""
     site = posixpath.dirname(folder)
-    return path.startswith(f"{site}/") and not path.endswith(".pyc") and not path.startswith(f"{folder}/")
+    elsewhere = (f"{folder}/", f"{folder.removesuffix('.dist-info')}.data/")  # .data goes to its schemes' folders
+    return path.startswith(f"{site}/") and not path.endswith(".pyc") and not path.startswith(elsewhere)
 
 
 def _shared_files(

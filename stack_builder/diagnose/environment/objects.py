@@ -114,10 +114,10 @@ class Reader:
             except ElfError as error:
                 described.append(facts.Object(path, self._where.owners.get(path), unread=error.what))
         contexts = _contexts([*opened, *linked.values()])
-        described += [self._describe(found, contexts.get(path)) for path, found in linked.items()]
+        described += [self._describe(path, found, contexts.get(path)) for path, found in linked.items()]
         return tuple(sorted(described, key=lambda found: found.path))
 
-    def _describe(self, found: Linked, context: _Context | None) -> facts.Object:
+    def _describe(self, path: str, found: Linked, context: _Context | None) -> facts.Object:
         brought = context is not None and context.brought
         own = [symbol for symbol in found.missing_symbols if symbol.needed_by == found.path]
         symbols = list(context.symbols.values()) if context is not None and brought else own
@@ -125,9 +125,9 @@ class Reader:
         libraries = [m for m in found.missing_libraries if not brought and self._is_missed(m.soname)]
         imports = {*self._torch_imports(found), *(s.name for s in symbols if is_torch_name(s.name))}
         return facts.Object(
-            path=found.path,
-            owner=self._where.owners.get(found.path),
-            needed=self._cache.object(found.closure[0].found.real).needed,
+            path=path,
+            owner=self._where.owners.get(path),
+            needed=self._cache.object(path).needed,
             missing_libraries=tuple(self._missing_library(library) for library in libraries),
             missing_symbols=tuple(
                 facts.MissingSymbol(s.name, demangle(s.name), s.version, s.library, self._exporter(s.name))

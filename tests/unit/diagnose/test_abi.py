@@ -116,6 +116,13 @@ def test_a_cuda_13_kernel_is_not_sent_to_a_cuda_12_torch_in_silence() -> None:
     assert "take the cu13x build from PyTorch's index, as PyPI's is built for CUDA 12.8" in fix
 
 
+def test_a_fix_suits_every_object_of_the_distribution() -> None:
+    other = dataclasses.replace(kernel(imports=(CHECK_UNSIGNED,)), path=f"{SITE}/sgl_kernel/flash_ops.abi3.so")
+    findings = abi.judge_abi(environment(kernel(CHECK_INT), other), KNOWN)
+    assert findings[0].evidence["fitting_torch"] == ["2.9.0", "2.9.1"]
+    assert not any("torch==" in fix for fix in findings[0].fix)
+
+
 def test_contradicting_imports_fit_no_release_and_no_version_is_named() -> None:
     finding = only(abi.judge_abi(environment(kernel(CHECK_INT, imports=(CHECK_UNSIGNED,))), KNOWN))
     assert finding.evidence["fitting_torch"] == []

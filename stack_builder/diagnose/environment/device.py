@@ -1,0 +1,27 @@
+"""Code for GPUs inside the shared objects of an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from stack_builder.diagnose.environment.facts import DeviceCode
+from stack_builder.elf.fatbin import device_code
+from stack_builder.elf.layout import ElfError
+from stack_builder.trees import FileTree
+
+
+def read_device_code(tree: FileTree, paths: Iterable[str], owners: Mapping[str, str]) -> Iterator[DeviceCode]:
+    """Yield what is known of each object that has any; only headers are looked at.
+
+    Each object is mapped for itself and unmapped again: together they have ten gigabytes.
+    """
+    for path in paths:
+        owner = owners.get(path)
+        try:
+            with tree.open(path) as data:
+                found = device_code(data, path)
+        except ElfError as error:
+            yield DeviceCode(path, owner, unread=error.what)
+            continue
+        if found:
+            yield DeviceCode(path, owner, tuple(found.sass), tuple(found.ptx))
