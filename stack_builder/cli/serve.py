@@ -108,6 +108,7 @@ def command(
     if dry_run:
         _print_plan(plan, engine_options)
         return
+    session.check_port(port)
     if not skip_preflight:
         _check(plan, loaded, venv=_environment(venv) if where is Where.LOCAL else None, gpu=gpu, format=format)
     raise typer.Exit(_serve(plan, launcher, patience=patience, detach=detach, format=format))

@@ -10,16 +10,7 @@ tar -C "$site" --strip-components=1 -xJf "$payload/site.tar.xz"
 tar -C "$site" -xJf "$payload/flash.tar.xz"
 tar -C "$site" -xJf "$payload/xg.tar.xz"
 python3 -m pip install -q --no-index --no-deps --target "$site" "$payload"/wheels/*.whl
-# the machine's packages fill in what is missing, by distribution, so that no name has two versions
-python3 - "$machine" "$site" <<'PY'
-import re, sys
-from pathlib import Path
-machine, site = map(Path, sys.argv[1:])
-name = lambda path: re.sub(r"[-_.]+", "-", path.name.split("-")[0]).lower()
-here = {name(path) for path in site.glob("*.dist-info")}
-for entry in sorted(machine.iterdir()):
-    if entry.name.endswith(".dist-info") and name(entry) in here or (site / entry.name).exists():
-        continue
-    (site / entry.name).symlink_to(entry)
-PY
-python3 -m compileall -q -j 0 "$site/sglang" "$site/transformers" >/dev/null 2>&1 || true
+# the machine's packages stand behind them: torch, numpy and what else is missing
+echo "$machine" >"$site/machine.pth"
+[ ! -f "$payload/jit.tar.xz" ] || tar -C / -xJf "$payload/jit.tar.xz"
+python3 -m compileall -q -j 0 "$site" >/dev/null 2>&1 || true
