@@ -1,4 +1,4 @@
-"""``stackb schema report|lock``: JSON schemas of what stackb writes."""
+"""``stackb schema report|lock|receipt``: JSON schemas of what stackb writes."""
 
 from __future__ import annotations
 
@@ -17,28 +17,33 @@ class Document(StrEnum):
 
     REPORT = "report"
     LOCK = "lock"
+    RECEIPT = "receipt"
 
 
 def command(document: Annotated[Document, typer.Argument(help="Which document.")]) -> None:
-    """Print the JSON schema of a report or a lock (artifacts.json)."""
-    write(_report() if document is Document.REPORT else _lock())
+    """Print the JSON schema of a report, a lock (artifacts.json) or an image's receipt."""
+    write(_report() if document is Document.REPORT else _of_class(document))
 
 
 def _report() -> str:
     return (resources.checks() / "schemas" / "report-1.json").read_text(encoding="utf-8")
 
 
-def _lock() -> str:
-    """The schema of the very classes that read a lock."""
+def _of_class(document: Document) -> str:
+    """The schema of the very class that reads the document."""
     from pydantic import TypeAdapter
 
-    from stack_builder.stack.lock import SCHEMA_VERSION, Lock
+    from stack_builder.stack import lock, receipt
 
-    schema = TypeAdapter(Lock).json_schema()
-    schema["properties"] = {"schema_version": {"const": SCHEMA_VERSION}, **schema["properties"]}
+    version, adapter = {
+        Document.LOCK: (lock.SCHEMA_VERSION, TypeAdapter[object](lock.Lock)),
+        Document.RECEIPT: (receipt.SCHEMA_VERSION, TypeAdapter[object](receipt.Receipt)),
+    }[document]
+    schema = adapter.json_schema()
+    schema["properties"] = {"schema_version": {"const": version}, **schema["properties"]}
     schema["required"] = ["schema_version", *schema["required"]]
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:stackb:schema:lock:{SCHEMA_VERSION}",
+        "$id": f"urn:stackb:schema:{document.value}:{version}",
     }
     return json.dumps({**head, **schema}, indent=2, ensure_ascii=False) + "\n"

@@ -17,6 +17,7 @@ from stack_builder.report.model import Json
 MAX_EVIDENCE = 8  # lines shown per cause
 MAX_OTHERS = 4  # further causes shown
 _CLOSE = 6  # a rival within so many points makes the first uncertain
+_ABOVE = 40  # lines above an exception, its frames and a compiler's output, that still belong to it
 _MAX_TEXT = 300  # characters of an evidence line
 
 
@@ -77,11 +78,16 @@ def _first(ranked: Ranked, close: list[str], told: story.Story) -> Finding:
     confidence = ranked.confidence
     if close and confidence is not Confidence.POSSIBLE:
         confidence = Confidence.POSSIBLE if confidence is Confidence.LIKELY else Confidence.LIKELY
+    unexplained = _unexplained(ranked, told)
+    if unexplained is not None:
+        confidence = Confidence.POSSIBLE
     evidence: dict[str, Json] = {
         "confidence": confidence.value,
         "pattern": pattern.id,
         "lines": _lines(ranked.matches, told),
     }
+    if unexplained is not None:
+        evidence["exception_not_known"] = unexplained
     symbol = ranked.best.groups.get("symbol")
     if symbol is not None and (readable := demangled(symbol)) != symbol:
         evidence["symbol"] = readable
@@ -99,6 +105,14 @@ def _first(ranked: Ranked, close: list[str], told: story.Story) -> Finding:
         evidence=evidence,
         fix=pattern.fix,
     )
+
+
+def _unexplained(ranked: Ranked, told: story.Story) -> Json | None:
+    """The exception that ended the process, where nothing in its text or just above speaks for this cause."""
+    fatal = [told.raised[number] for number in sorted(told.fatal)]
+    if not fatal or any(one.start - _ABOVE <= match.index < one.end for one in fatal for match in ranked.matches):
+        return None
+    return _line(told.lines[fatal[-1].start])
 
 
 def _unknown(told: story.Story, sifted: Sifted) -> Finding:

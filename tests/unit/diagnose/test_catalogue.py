@@ -74,9 +74,25 @@ def test_schemas_are_json_schemas(capsys: pytest.CaptureFixture[str]) -> None:
 
     import jsonschema
 
-    for document in ("report", "lock"):
+    for document in ("report", "lock", "receipt"):
         assert run(["schema", document]) == 0
         schema = json.loads(capsys.readouterr().out)
         jsonschema.Draft202012Validator.check_schema(schema)
         assert schema["properties"]["schema_version"] == {"const": 1}
+
+
+def test_a_lock_satisfies_the_schema_of_locks(capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    import jsonschema
+
+    assert run(["schema", "lock"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    locks = sorted(resources.lockfiles().glob("*/artifacts.json"))
+    assert locks
+    for path in locks:
+        jsonschema.Draft202012Validator(schema).validate(json.loads(path.read_text()))
+
+
+def test_an_unknown_document_is_a_usage_error() -> None:
     assert run(["schema", "poem"]) == 2
