@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stack_builder import resources
@@ -71,6 +71,7 @@ def test_what_is_refused(change: Any, message: str) -> None:
     assert len(str(error.value).splitlines()) == 1
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.one_of(st.text(max_size=100), st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps)))
 def test_any_text_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError):

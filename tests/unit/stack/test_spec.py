@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stack_builder import resources
@@ -115,6 +115,7 @@ def test_files_that_are_no_stack(tmp_path: Path) -> None:
         spec.load(tmp_path)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.text(max_size=200))
 def test_any_text_is_a_stack_or_one_line(text: str) -> None:
     try:
