@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
@@ -74,7 +74,10 @@ def make_lock(
         not_asked=None,
         unread=draft.unread,
     )
-    return Made(draft, judge(facts, disagreeing))
+    report = judge(facts, disagreeing)
+    if others := [resolver.identity for resolver, _ in answers[1:]]:
+        report = replace(report, facts={**report.facts, "cross_checked_with": others})
+    return Made(draft, report)
 
 
 def check_lock(folder: Path, spec: StackSpec, indexes: Indexes | None, progress: Progress, today: date) -> Report:

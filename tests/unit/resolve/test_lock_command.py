@@ -146,6 +146,7 @@ def test_both_resolvers_agree_and_a_difference_is_refused(stack: Path, stackb: R
     code, out, _ = stackb("lock", stack, "--cross-check", "--format", "json")
     assert (code, rules(out)) == (0, set())
     assert lock_file.load(stack).resolver.startswith("uv ")
+    assert json.loads(out)["facts"]["cross_checked_with"][0].startswith("pip-tools ")
     other = [replace(p, sha256="a" * 64) if p.name == "torch" else p for p in answers[0] if p.name != "numpy"]
     monkeypatch.setattr(PipTools, "resolve", lambda self, request: tuple(other))
     before = snapshot(stack)
