@@ -12,6 +12,7 @@ import random
 import shutil
 import socket
 import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -22,6 +23,7 @@ import pytest
 
 from stack_builder.errors import IntegrityError, MachineError
 from stack_builder.image import oci
+from stack_builder.image.base.registry import RegistrySource
 from stack_builder.image.oci import ImageConfig
 from stack_builder.image.store import GZIP_LAYER, BlobStore
 from stack_builder.progress import Silent
@@ -140,7 +142,7 @@ def _layer(store: BlobStore, name: str, size: int) -> LayerRecord:
         entry = tarfile.TarInfo(name)
         entry.size = size
         archive.addfile(entry, io.BytesIO(random.Random(name).randbytes(size)))
-    blob = gzip.compress(plain.getvalue(), 1, mtime=0)
+    blob = gzip.compress(plain.getvalue(), 0, mtime=0)
     diff_id = f"sha256:{hashlib.sha256(plain.getvalue()).hexdigest()}"
     return LayerRecord(name, store.add(blob), diff_id, len(blob), GZIP_LAYER)
 
@@ -285,3 +287,33 @@ def test_accounts(tmp_path: Path, password: str | None) -> None:
         with pytest.raises(MachineError, match="docker login") as refused:
             _push(image, port)
         assert "sesame" not in str(refused.value)
+
+
+_MEASURED = """
+import resource, sys
+from pathlib import Path
+from stack_builder.progress import Silent
+from stack_builder.registry.reference import parse
+from stack_builder.registry.verbs import pull, push
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+push(Path(sys.argv[1]), parse(sys.argv[2]), Silent())
+pull(parse(sys.argv[2]), Path(sys.argv[3]), Silent())
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_memory_does_not_follow_the_size_of_a_layer(registry: int, tmp_path: Path) -> None:
+    image, _, _ = _image(tmp_path / "a", ("large", 96 * MIB))
+    words = [image, f"127.0.0.1:{registry}/team/image:v1", tmp_path / "back"]
+    done = subprocess.run([sys.executable, "-c", _MEASURED, *words], check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 48_000  # kB; the layer has 98,304
+
+
+def test_a_base_is_read_by_digest_from_the_same_registry(registry: int, tmp_path: Path) -> None:
+    image, digest, layers = _image(tmp_path / "a", ("base", MIB))
+    _push(image, registry)
+    with RegistrySource.connect(f"127.0.0.1:{registry}/team/image") as source:
+        assert b"".join(source.manifest(digest)) == _files(image)[digest.removeprefix("sha256:")]
+        assert hashlib.sha256(b"".join(source.blob(layers[0].digest))).hexdigest() == layers[0].digest.removeprefix(
+            "sha256:"
+        )
