@@ -1,0 +1,98 @@
+"""What was recorded on an H200 (tests/gpu/README.md), held to account: servers, probes, and the causes of crashes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stack_builder.diagnose.explain import explain
+
+RECORD = Path(__file__).parents[1] / "gpu" / "record"
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((RECORD / "serve.json").read_text())
+    return content
+
+
+def rules(result: dict[str, Any]) -> set[str]:
+    return {finding["rule"] for finding in result["report"]["findings"]}
+
+
+def test_both_arms_were_ready_answered_a_stream_and_stopped(record: dict[str, Any]) -> None:
+    for arm in ("none", "eagle3"):
+        assert record[arm]["exit"] == 0
+        assert record[f"{arm}: chat"]["finished"]
+        assert record[f"{arm}: chat"]["usage"]["completion_tokens"] == 64
+        assert record[f"{arm}: stop"]["exit"] == 0
+    assert record["status"]["report"].count("\trunning\t") == 4
+
+
+def test_the_constructed_pair_is_accepted_and_the_random_one_is_not(record: dict[str, Any]) -> None:
+    assert record["none"]["report"]["facts"]["accept_length"] is None
+    assert record["eagle3"]["report"]["facts"]["accept_length"] > 1.5
+    assert record["random draft"]["report"]["facts"]["accept_length"] < 1.05
+    assert record["random draft"]["exit"] == 1
+    assert "RUN002" in rules(record["random draft"])
+    # the number of pieces of the stream says it, too: speculation sends several tokens at once
+    assert record["eagle3: chat"]["pieces"] < record["none: chat"]["pieces"] / 2
+
+
+def test_a_flag_that_does_nothing_on_one_gpu_was_contradicted(record: dict[str, Any]) -> None:
+    result = record["fusion flag"]
+    assert result["exit"] == 1
+    assert "RUN001" in rules(result)
+    assert [row["state"] for row in result["report"]["facts"]["activity"]] == ["inactive"]
+
+
+@pytest.mark.parametrize(
+    ("name", "exit_code", "rule"),
+    [
+        ("missing hook", 1, "SGL042"),
+        ("wrong vocabulary", 1, "SGL045"),
+        ("unknown option", 1, "SGL001"),
+        ("memory fraction too high", 1, "RUN007"),
+        ("wrong vocabulary, unchecked", 1, "RUN007"),
+    ],
+)
+def test_each_broken_launch_was_stopped_or_explained(
+    record: dict[str, Any], name: str, exit_code: int, rule: str
+) -> None:
+    assert record[name]["exit"] == exit_code
+    assert rule in rules(record[name])
+
+
+def test_an_occupied_port_was_refused(record: dict[str, Any]) -> None:
+    assert record["occupied port"]["exit"] == 3
+    assert "already in use" in record["occupied port"]["stderr"]
+
+
+def test_nothing_was_left(record: dict[str, Any]) -> None:
+    assert record["left_at_the_end"]["MiB"] == 0
+    # a machine without an init process keeps the dead listed
+    assert all("<defunct>" in row for row in record["left_at_the_end"]["processes"])
+
+
+def test_every_probe_that_one_gpu_allows_ran(record: dict[str, Any]) -> None:
+    report = record["probe"]["report"]
+    assert report["findings"] == []
+    assert {entry["reason"].split(":")[0] for entry in report["skipped"]} == {"probe allreduce", "probe peer_to_peer"}
+    assert report["facts"]["gpu"]["devices"][0]["capability"] == "9.0"
+    assert report["facts"]["nvrtc"]["cubin_bytes"]["sm_120a"] > 0
+
+
+@pytest.mark.parametrize(("port", "cause"), [(31015, "memory_exhausted"), (31016, "draft_target_mismatch")])
+def test_the_recorded_crashes_are_explained(port: int, cause: str) -> None:
+    with (RECORD / f"{port}.log").open("rb") as log:
+        report = explain(log, f"{port}.log")
+    assert report.findings[0].cause == cause
+
+
+@pytest.mark.parametrize("port", [31001, 31002, 31003, 31004])
+def test_a_clean_run_and_stop_is_not_taken_for_a_crash(port: int) -> None:
+    with (RECORD / f"{port}.log").open("rb") as log:
+        assert explain(log, f"{port}.log").counted == ()
