@@ -128,7 +128,7 @@ class _Reader:
             token = self.tokens[self.at]
             self.at += 1
             if token == _END:
-                self.problems += [Problem(Kind.POSITIONAL, t) for t in self.tokens[self.at :]]
+                self.problems += [Problem(Kind.POSITIONAL, t) for t in self.tokens[self.at - 1 :]]
                 return
             if not self._is_option(token):
                 self.problems.append(Problem(Kind.POSITIONAL, token))

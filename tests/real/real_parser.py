@@ -95,7 +95,7 @@ class Stub(metaclass=_Meta):
 
 
 class _StubModule(types.ModuleType):
-    __path__: list = []
+    __path__ = ()
     __version__ = "9.9.9"
 
     def __getattr__(self, name):
@@ -119,7 +119,7 @@ class _Lenient(importlib.abc.Loader):
         except Exception as error:
             if module.__name__ == "sglang.srt.server_args":
                 raise
-            print(f"{module.__name__}: {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
+            sys.stderr.write(f"{module.__name__}: {type(error).__name__}: {error}".splitlines()[0] + "\n")
             module.__getattr__ = _StubModule.__getattr__.__get__(module)
 
 

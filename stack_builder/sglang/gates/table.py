@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from stack_builder import resources
 from stack_builder.sglang import cache
@@ -115,9 +116,9 @@ _ABSENT = "nothing of it is found in this release"
 def recorded(version: str) -> GateTable | None:
     """The recorded table of a release, for when its source is not at hand; None where none was recorded."""
     gates = {
-        name: {gpu: _recalled(feature, *entry) for gpu, entry in recorded_gates[version].items()}
+        name: {gpu: _recalled(feature, *entry) for gpu, entry in _recorded()[name][version].items()}
         for name, feature in readings.load().items()
-        if version in (recorded_gates := _recorded().get(name, {}))
+        if version in _recorded().get(name, {})
     }
     return GateTable(version, gates, recorded=True) if gates else None
 
@@ -129,6 +130,7 @@ def _recalled(feature: Feature, state: str, step: int, at: str) -> Gate:
     return Gate(State(state), _ABSENT if state == State.ABSENT else _PASSED, at)
 
 
+@lru_cache
 def _recorded() -> dict[str, dict[str, dict[str, tuple[str, int, str]]]]:
     path = resources.checks() / "gates" / "recorded.toml"
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

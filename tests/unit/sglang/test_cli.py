@@ -1,0 +1,109 @@
+"""``stackb sglang`` and ``stackb diff`` from the outside: what they print and how they end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+
+import pytest
+
+from stack_builder.cli.app import run
+from stack_builder.stack import lock
+from stack_builder.stack.lock import Artifact, Lock
+from stack_builder.wheels.store import Store
+
+from .conftest import FILES
+
+NEWER = FILES["sglang/srt/server_args.py"].replace("--cuda-graph-bs", "--cuda-graph-bs-decode")
+LOCKED = """
+[stack]
+name = "{name}"
+description = "A test"
+cuda = "13.0"
+python = "3.11"
+gpu = ["sm_120"]
+min_driver = "580"
+[requires]
+sglang = "==0.5.9"
+[base]
+recipe = "none"
+glibc = "2.36"
+"""
+
+
+@pytest.fixture
+def wheels(make_wheel):
+    return f"wheels:{make_wheel(FILES).parent}"
+
+
+def test_options(wheels, capsys):
+    assert run(["sglang", "options", "page", "--target", wheels]) == 0
+    assert capsys.readouterr().out == "--page-size INT\n"
+    assert run(["sglang", "options", "--target", wheels, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sglang"] == "0.5.9"
+    assert run(["sglang", "options", "no-such", "--target", wheels]) == 2
+    assert "no option with 'no-such' in its name" in capsys.readouterr().err
+
+
+def test_contract(wheels, capsys):
+    assert run(["sglang", "contract", "--target", wheels]) == 0
+    assert "2 of 4 architectures can be targets" in capsys.readouterr().out
+    assert run(["sglang", "contract", "Wrapper", "--target", wheels]) == 0
+    assert "its language_model, LlamaForCausalLM, has get_embed_and_head" in capsys.readouterr().out
+    assert run(["sglang", "contract", "Nobody", "--target", wheels]) == 2
+
+
+def test_gates(wheels, capsys):
+    assert run(["sglang", "gates", "--target", wheels, "--gpu", "sm_120", "--json"]) == 0
+    gates = json.loads(capsys.readouterr().out)["gates"]
+    assert gates["torch-symmetric-memory"]["sm_120"]["state"] == "absent"  # the small SGLang has none
+    assert run(["sglang", "gates", "--target", wheels, "--gpu", "ampere"]) == 2
+
+
+def test_check(wheels, capsys):
+    line = ["--model", "m", "--speculative-algorithm", "EAGLE3", "--tp", "x"]
+    assert run(["sglang", "check", "--target", wheels, "--format", "json", "--", *line]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert {f["rule"] for f in report["findings"]} >= {"SGL003", "SGL013", "SGL016"}
+    assert {s["rule"] for s in report["skipped"]} >= {"SGL020"}
+    assert run(["sglang", "check", "--target", wheels, "--", "--model", "m"]) == 0
+    assert run(["sglang", "check", "--target", wheels, "--env", "X", "--", "--model", "m"]) == 2
+
+
+def test_a_target_without_sglang(tmp_path, capsys):
+    assert run(["sglang", "options", "--target", f"wheels:{tmp_path}"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.fixture
+def two_stacks(tmp_path, make_wheel, monkeypatch):
+    """Two locked stacks whose SGLang differs in one option; both wheels are in the store."""
+    monkeypatch.setenv("STACKB_LOCKFILES", str(tmp_path / "stacks"))
+    for name, files in (("one-1", FILES), ("two-2", {**FILES, "sglang/srt/server_args.py": NEWER})):
+        wheel = make_wheel(files)
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        Store().add_file(wheel, digest, wheel.name)
+        folder = tmp_path / "stacks" / name
+        folder.mkdir(parents=True)
+        (folder / "stack.toml").write_text(LOCKED.format(name=name))
+        artifact = Artifact("sglang", "0.5.9", wheel.name, digest, wheel.stat().st_size)
+        locked = Lock(name, "3.11", "linux_x86_64", "uv 1", None, (artifact,))
+        lock.save(folder, locked, f"sglang==0.5.9 --hash=sha256:{digest}\n")
+
+
+def test_diff(two_stacks, capsys, private_cache):
+    assert run(["diff", "one-1", "two-2", "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["skipped"] == {}
+    assert [(c["what"], c["before"], c["after"]) for c in body["changes"]["SGLang options"]] == [
+        ("--cuda-graph-bs", "there", None),
+        ("--cuda-graph-bs-decode", None, "there"),
+    ]
+    (change,) = body["changes"]["wheels"]
+    assert change["note"] == "same file name, other bytes"
+    shutil.rmtree(private_cache / "wheels")
+    assert run(["diff", "one-1", "two-2"]) == 0
+    out = capsys.readouterr().out
+    assert "SGLang options: not compared" in out
+    assert "run stackb fetch" in out.lower().replace("\n", " ")
