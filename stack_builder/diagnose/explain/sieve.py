@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import BinaryIO
 
 CHUNK = 2 << 20  # bytes read at once
-MAX_LINE = 64 << 10  # bytes; what a line says beyond is ignored
+MAX_LINE = 16 << 10  # bytes; what a line says beyond is ignored
 MAX_KEPT = 30_000  # lines kept from the start, and as many from the end
 _MAX_SKELETONS = 50_000
 _BEFORE, _AFTER = 6, 60  # lines kept around the head of an exception

@@ -225,7 +225,7 @@ PATTERNS = [
 ]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_no_match_lacks_its_literal(data: st.DataObject) -> None:
     """Whatever a pattern matches (made by hypothesis from the regular expression) holds the literal we search first."""
@@ -234,6 +234,18 @@ def test_no_match_lacks_its_literal(data: st.DataObject) -> None:
         warnings.simplefilter("ignore")
         example = data.draw(st.from_regex(text))
     assert literal in example
+
+
+@pytest.mark.timeout(60)
+def test_no_hostile_line_makes_a_pattern_hang() -> None:
+    for literal, regex in knowledge().wanted:
+        for line in (
+            f"{literal} " * 1000,
+            literal + "a" * 16000,
+            literal + "1.1.1" * 3000,
+            "torch " * 1300 + literal + "1.1" * 2000,
+        ):
+            regex.search(line[: sieve.MAX_LINE])
 
 
 def test_patterns_name_their_causes_and_fill_their_sentences() -> None:
