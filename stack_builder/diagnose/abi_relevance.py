@@ -59,7 +59,7 @@ def weighed(finding: Finding, environment: Environment, known: Knowledge) -> Fin
         why = "The GPU that was named loads the other architecture's file."
     elif found.path in known.excused:
         why = "It is one of several variants that its package chooses from."
-    elif not is_essential(found):
+    elif not is_essential(found) or is_one_feature(environment, found):
         why = "Only what this object serves is affected."
     else:
         return finding
@@ -72,6 +72,19 @@ def is_essential(found: Object) -> bool:
     Loaded by others, of an essential package, or an extension of torch: somebody installed that to use it.
     """
     return found.brought or bool(found.torch_imports) or _is_of_essential(found)
+
+
+def is_one_feature(environment: Environment, found: Object) -> bool:
+    """Whether an object lacks only system libraries, and its package has other extensions that load.
+
+    torchcodec's HEIC decoder needs libheif; all its other decoders do not.
+    """
+    names = [missing.soname for missing in found.missing_libraries]
+    if found.brought or _is_of_essential(found) or not names or found.missing_versions:
+        return False
+    if any(cuda_majors([name]) or TORCH_LIBRARY.fullmatch(name) for name in names):
+        return False
+    return any(o.owner == found.owner and o.torch_imports and _is_sound(o) for o in environment.objects)
 
 
 def excused(environment: Environment) -> frozenset[str]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import posixpath
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
+from stack_builder import resources
 from stack_builder.diagnose.environment import python as pythons
 from stack_builder.diagnose.environment.collect import Scene
 from stack_builder.diagnose.target import TargetSpec
@@ -17,7 +21,9 @@ from stack_builder.errors import MachineError, UsageError
 from stack_builder.stack import lock as locks
 from stack_builder.stack import spec as specs
 from stack_builder.stack.lock import Artifact
+from stack_builder.trees import FileTree
 from stack_builder.trees.directory import DirectoryTree
+from stack_builder.trees.oci import OciTree
 from stack_builder.trees.wheels import WheelsTree
 from stack_builder.wheels.store import Store
 
@@ -25,6 +31,7 @@ WHEELS_PREFIX = "/opt/venv"
 """Where wheels that are not installed are looked at, as they will stand in an image."""
 
 DEFAULT_PYTHON = "3.11"
+_TORCH = re.compile(r"(.*?)/lib(?:64)?/python3[\d.]*/(?:site|dist)-packages/torch/version\.py")
 _CPYTHON = re.compile(r"-cp3(\d{1,2})-cp3\1t?-")
 
 
@@ -53,8 +60,14 @@ def open_scene(target: TargetSpec, environ: Mapping[str, str], wheels: Path | No
             paths = sorted(target.path.glob("*.whl"))
             with _wheels(paths, _python_of(paths), target) as scene:
                 yield scene
+        case "oci":
+            with _image(target.path, target) as scene:
+                yield scene
+        case "image":
+            with saved_image(target.value) as path, _image(path, target) as scene:
+                yield scene
         case _:
-            raise UsageError(f"{target.kind}: cannot be checked", where=target.value)
+            raise AssertionError(target.kind)
 
 
 def _local(prefix: str, environ: Mapping[str, str], target: TargetSpec) -> Scene:
@@ -97,6 +110,87 @@ def _wheels(paths: list[Path], python: str, target: TargetSpec, machine: str = p
     with WheelsTree(paths, prefix=WHEELS_PREFIX, python=python) as tree:
         found = pythons.find_python(tree, WHEELS_PREFIX, {}, target.value)
         yield Scene(tree, found, machine, {}, base=False, where=target.value)
+
+
+@contextmanager
+def _image(path: Path, target: TargetSpec) -> Iterator[Scene]:
+    """An image in a layout or archive; of this machine's architecture if it is there for several."""
+    with _oci_tree(path) as (tree, machine):
+        prefix = _prefix_in_image(tree, tree.environ)
+        if prefix is None:
+            raise UsageError("no Python with installed packages in this image", where=target.value)
+        python = pythons.find_python(tree, prefix, tree.environ, target.value)
+        yield Scene(tree, python, machine, tree.environ, base=True, where=target.value)
+
+
+@contextmanager
+def _oci_tree(path: Path) -> Iterator[tuple[OciTree, str]]:
+    first = platform.machine()
+    other = next(machine for machine in ("x86_64", "aarch64") if machine != first)
+    try:
+        tree, machine = OciTree(path, machine=first), first
+    except UsageError:
+        tree, machine = OciTree(path, machine=other), other
+    with tree:
+        yield tree, machine
+
+
+def _prefix_in_image(tree: FileTree, environ: Mapping[str, str]) -> str | None:
+    """``sys.prefix`` of the Python that the image's processes get: by VIRTUAL_ENV, by PATH, or where torch lies."""
+    candidates = [environ["VIRTUAL_ENV"]] if environ.get("VIRTUAL_ENV") else []
+    for folder in environ.get("PATH", "/usr/local/bin:/usr/bin").split(":"):
+        program = tree.resolve(f"{folder}/python3") if folder.startswith("/") else None
+        if program is not None:
+            above = posixpath.dirname(folder)
+            venv = tree.resolve(f"{above}/pyvenv.cfg") is not None
+            candidates.append(above if venv else posixpath.dirname(posixpath.dirname(program)))
+    usable = [prefix for prefix in candidates if pythons.has_packages(tree, prefix)]
+    with_torch = next((prefix for prefix in usable if pythons.has_packages(tree, prefix, "torch/version.py")), None)
+    return with_torch or _prefix_of_torch(tree) or next(iter(usable), None)
+
+
+def _prefix_of_torch(tree: FileTree) -> str | None:
+    for entry in tree.entries():
+        match = _TORCH.fullmatch(entry.path)
+        if match is not None:
+            return match[1] or "/"
+    return None
+
+
+@contextmanager
+def saved_image(reference: str) -> Iterator[Path]:
+    """Have Docker write an image to a file for the time of the context.
+
+    Raises:
+        MachineError: no Docker engine answers, or it does not have the image.
+    """
+    with tempfile.NamedTemporaryFile(prefix="stackb-", suffix=".tar", dir=_scratch()) as file:
+        _save(reference, file)
+        file.flush()
+        yield Path(file.name)
+
+
+def _save(reference: str, file: IO[bytes]) -> None:
+    import requests
+    from docker import from_env  # not needed by other targets
+    from docker.errors import DockerException, ImageNotFound
+
+    try:
+        for chunk in from_env().images.get(reference).save(named=True):
+            file.write(chunk)
+    except ImageNotFound as error:
+        fix = f"run docker pull {reference}, or name an archive with oci:TAR"
+        raise MachineError("Docker does not have this image", where=reference, fix=fix) from error
+    except (DockerException, requests.RequestException) as error:
+        line = str(error).splitlines()[0]
+        raise MachineError(f"no Docker engine: {line}", fix="start it, or name an archive with oci:TAR") from error
+
+
+def _scratch() -> Path:
+    """Where an image of ten gigabytes may lie for a while: the cache, not a small /tmp."""
+    folder = resources.cache() / "scratch"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _python_of(paths: list[Path]) -> str:

@@ -45,6 +45,14 @@ def find_python(tree: FileTree, prefix: str, environ: Mapping[str, str], where: 
     return Python(version, prefix, tuple(dict.fromkeys([*first, *site])))
 
 
+def has_packages(tree: FileTree, prefix: str, path: str = "") -> bool:
+    """Whether a prefix has a folder of packages, with ``path`` in it."""
+    version = _version(tree, prefix)
+    if version is None:
+        return False
+    return any(tree.resolve(f"{site}/{path}") is not None for site in _package_folders(tree, prefix, version))
+
+
 def with_pth_folders(tree: FileTree, python: Python, pth_files: Iterable[str]) -> Python:
     """Add the folders that ``.pth`` files name, in the order of the files' names as ``site`` reads them."""
     added = []
