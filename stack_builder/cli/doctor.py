@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,9 @@ from stack_builder.cli.output import Format, emit
 from stack_builder.diagnose import target as targets
 from stack_builder.diagnose.arch import parse_gpu
 from stack_builder.diagnose.doctor import examine
+from stack_builder.diagnose.sglang.locate import source_of
+from stack_builder.diagnose.sglang.pair import judge_model
+from stack_builder.errors import UsageError
 
 
 def command(
@@ -23,10 +27,18 @@ def command(
         Path | None, typer.Option("--from", help="With stack:NAME, a folder to take wheels from before the store.")
     ] = None,
     host: Annotated[bool, typer.Option("--host/--no-host", help="Look at this machine, too.")] = True,
+    model: Annotated[Path | None, typer.Option(help="Check this model's folder against the target's SGLang.")] = None,
+    draft: Annotated[Path | None, typer.Option(help="With --model, the folder of its EAGLE-3 draft.")] = None,
+    tp: Annotated[int, typer.Option("--tp", min=1, help="With --model, the GPUs that share it.")] = 1,
     strict: Annotated[bool, typer.Option(help="Exit 3 where a rule was skipped.")] = False,
     format: Annotated[Format, typer.Option(help="Of the report.")] = Format.TEXT,  # noqa: A002
 ) -> None:
     """Check that torch, kernels and CUDA libraries of a target fit together, without loading them."""
+    if draft is not None and model is None:
+        raise UsageError("--draft without --model", fix="give the folder of the model as well")
     parsed = targets.parse(target)
     report = examine(parsed, gpu=parse_gpu(gpu) if gpu else None, host=host, wheels=wheels)
+    if model is not None:
+        found, skipped = judge_model(source_of(parsed, wheels=wheels), model, draft, tensor_parallel=tp)
+        report = replace(report, findings=(*report.findings, *found), skipped=(*report.skipped, *skipped))
     raise typer.Exit(emit(report, format, strict=strict))

@@ -5,15 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from stack_builder.diagnose.target import TargetSpec
-from stack_builder.errors import MachineError, UsageError
+from stack_builder.errors import IntegrityError, MachineError, UsageError
 from stack_builder.sglang import source
 from stack_builder.sglang.source import SourceTree
 from stack_builder.stack import lock, spec
 from stack_builder.wheels.store import Store
 
 
-def source_of(target: TargetSpec) -> SourceTree:
+def source_of(target: TargetSpec, *, wheels: Path | None = None) -> SourceTree:
     """Open the SGLang that a target holds.
+
+    Args:
+        target: as parsed.
+        wheels: for a stack, a folder to take its wheel from before the store.
 
     Raises:
         UsageError: it holds none, several, or is of a kind that is not looked into.
@@ -21,7 +25,7 @@ def source_of(target: TargetSpec) -> SourceTree:
     """
     match target.kind:
         case "stack":
-            return of_stack(target.value)
+            return of_stack(target.value, wheels=wheels)
         case "wheels":
             return _of_folder(target.path)
         case "venv":
@@ -37,16 +41,23 @@ def source_of(target: TargetSpec) -> SourceTree:
             )
 
 
-def of_stack(stack: str) -> SourceTree:
-    """Open the locked SGLang of a stack; its hash was verified when it was fetched.
+def of_stack(stack: str, *, wheels: Path | None = None) -> SourceTree:
+    """Open the locked SGLang of a stack; its hash was verified when it was fetched, else is now.
 
     Raises:
         UsageError: the stack locks none.
         MachineError: it has not been fetched.
+        IntegrityError: the file in ``wheels`` is another one.
     """
     artifact = lock.load(spec.find(stack)).artifact("sglang")
     if artifact is None or artifact.sha256 is None:
         raise UsageError("locks no SGLang", where=stack)
+    given = None if wheels is None else wheels / artifact.filename
+    if given is not None and given.is_file():
+        tree = source.from_wheel(given)
+        if tree.identity != artifact.sha256:
+            raise IntegrityError("is not the file of the lock", where=given, fix=f"run stackb fetch {stack}")
+        return tree
     path = Store().find(artifact.sha256, artifact.filename, artifact.size)
     if path is None:
         raise MachineError("has not been fetched", where=artifact.filename, fix=f"run stackb fetch {stack}")

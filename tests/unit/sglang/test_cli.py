@@ -71,6 +71,17 @@ def test_check(wheels, capsys):
     assert run(["sglang", "check", "--target", wheels, "--env", "X", "--", "--model", "m"]) == 2
 
 
+def test_doctor_judges_a_model(wheels, tmp_path, capsys):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"architectures": ["Wrapper"], "num_attention_heads": 6}')
+    assert run(["doctor", wheels, "--no-host", "--model", str(folder), "--tp", "4", "--format", "json"]) == 1
+    rules = {f["rule"] for f in json.loads(capsys.readouterr().out)["findings"]}
+    assert rules >= {"SGL040", "SGL042", "SGL054"}  # no weights, no hooks, heads that cannot be divided
+    assert run(["doctor", wheels, "--draft", str(folder)]) == 2
+    assert "--draft without --model" in capsys.readouterr().err
+
+
 def test_a_target_without_sglang(tmp_path, capsys):
     assert run(["sglang", "options", "--target", f"wheels:{tmp_path}"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
