@@ -71,7 +71,8 @@ def command(
     with indexes_when_asked(spec) as indexes, ThreadPoolExecutor() as pool:
         resolvers = _resolvers(resolver, cross_check, offline, indexes, said)
         resolving = [(one, pool.submit(one.resolve, request)) for one in resolvers]
-        from stack_builder.diagnose.lock import make_lock  # loaded while the resolvers wait for the network
+        import stack_builder.report.text  # noqa: F401 - loaded while the resolvers wait for the network, like these:
+        from stack_builder.diagnose.lock import make_lock
         from stack_builder.resolve.locking import differences
 
         made = make_lock(request, resolving, before, indexes, said, today)

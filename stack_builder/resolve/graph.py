@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,12 +19,12 @@ class Graph:
     """Requirements that hold on the target.
 
     Attributes:
-        requirers: for each reached package, the packages that require it and how; roots have an empty set unless
-            something else requires them too.
+        requirers: for each reached package, the packages that require it with all that they require of it; empty for
+            a root that nothing else requires.
         malformed: requirement lines that nobody can read, by package.
     """
 
-    requirers: dict[str, dict[str, Requirement]] = field(default_factory=dict)
+    requirers: dict[str, dict[str, list[Requirement]]] = field(default_factory=dict)
     malformed: dict[str, list[str]] = field(default_factory=dict)
 
     def via(self, name: str) -> tuple[str, ...]:
@@ -33,63 +32,59 @@ class Graph:
         return tuple(sorted(self.requirers.get(name, ())))
 
 
-def build_for(spec: StackSpec, artifacts: Iterable[Artifact]) -> Graph:
+def of_lock(spec: StackSpec, artifacts: Iterable[Artifact]) -> Graph:
     """Walk a lock from the roots of its stack file."""
     lines = {artifact.name: artifact.requires_dist for artifact in artifacts}
-    return build(spec.requires, lines, Target.of(spec).environment)
+    return build(spec.requires, lines, Target.of(spec))
 
 
-def build(roots: Iterable[str], requires_dist: Mapping[str, Iterable[str]], environment: Mapping[str, str]) -> Graph:
-    """Walk from the roots along the requirements that apply.
+def build(roots: Iterable[str], requires_dist: Mapping[str, Iterable[str]], target: Target) -> Graph:
+    """Walk from the roots along the requirements that apply on the target.
 
     Args:
         roots: normalised names.
         requires_dist: ``Requires-Dist`` of every package of the set, by normalised name.
-        environment: marker values of the target.
+        target: decides which markers hold.
     """
     graph = Graph({root: {} for root in roots})
-    extras: dict[str, set[str]] = defaultdict(set)
     work = [(root, "") for root in graph.requirers]
     seen = set(work)
-    parsed: dict[str, list[Requirement]] = {}
     while work:
         name, extra = work.pop()
-        if name not in parsed:
-            parsed[name] = _parse(name, requires_dist.get(name, ()), graph)
-        for requirement in parsed[name]:
-            if not _applies(requirement, extra, environment):
+        for line in requires_dist.get(name, ()):
+            try:
+                requirement = _requirement(line, extra, target)
+            except InvalidRequirement:
+                if not extra:
+                    graph.malformed.setdefault(name, []).append(line)
+                continue
+            if requirement is None:
                 continue
             child = canonicalize_name(requirement.name)
-            graph.requirers.setdefault(child, {})[name] = requirement
-            for wanted in ("", *map(canonicalize_name, requirement.extras)):
-                if (child, wanted) not in seen:
-                    seen.add((child, wanted))
-                    extras[child].add(wanted)
-                    work.append((child, wanted))
-    for name, requirers in graph.requirers.items():
-        requirers.pop(name, None)  # "package[extra]" in the package's own extras
+            if child != name:  # else "package[extra]" in the package's own extras
+                graph.requirers.setdefault(child, {}).setdefault(name, []).append(requirement)
+            wanted = [(child, ""), *((child, canonicalize_name(asked)) for asked in requirement.extras)]
+            work += [step for step in wanted if step not in seen]
+            seen.update(wanted)
     return graph
 
 
-def _parse(name: str, lines: Iterable[str], graph: Graph) -> list[Requirement]:
-    parsed = []
-    for line in lines:
-        try:
-            parsed.append(_requirement(line))
-        except InvalidRequirement:
-            graph.malformed.setdefault(name, []).append(line)
-    return parsed
+@cache
+def _requirement(line: str, extra: str, target: Target) -> Requirement | None:
+    """Parse a line; None where it does not hold for one extra, or for none of them.
+
+    A line that holds without an extra is not counted again for each. One lock is walked several times, hence the cache.
+    """
+    requirement = _parsed(line)
+    if requirement.marker is None:
+        return None if extra else requirement
+    if not requirement.marker.evaluate({**target.environment, "extra": extra}):
+        return None
+    if extra and requirement.marker.evaluate({**target.environment, "extra": ""}):
+        return None
+    return requirement
 
 
 @cache
-def _requirement(line: str) -> Requirement:
+def _parsed(line: str) -> Requirement:
     return Requirement(line)
-
-
-def _applies(requirement: Requirement, extra: str, environment: Mapping[str, str]) -> bool:
-    """Whether a requirement holds for one extra; without an extra, those without a marker for one hold."""
-    if requirement.marker is None:
-        return not extra
-    if not requirement.marker.evaluate({**environment, "extra": extra}):
-        return False
-    return not extra or not requirement.marker.evaluate({**environment, "extra": ""})

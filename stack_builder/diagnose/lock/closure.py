@@ -47,7 +47,7 @@ def unmet(facts: LockFacts) -> Iterator[Finding | Skipped]:
     """LOCK022: a requirement of a locked wheel that the lock does not meet and no override covers."""
     for name, requirers in sorted(facts.graph.requirers.items()):
         if name not in facts.by_name and requirers:
-            who = ", ".join(f"{facts.distribution(r)} ({requirers[r]})" for r in sorted(requirers))
+            who = ", ".join(f"{facts.distribution(r)} ({requirers[r][0]})" for r in sorted(requirers))
             yield catalogue.finding("LOCK022", object=name, detail=f"{name} is not in the lock; required by {who}.")
     for artifact, requirer, specifier in facts.departures():
         if artifact.name not in facts.overrides:

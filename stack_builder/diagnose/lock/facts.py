@@ -91,7 +91,7 @@ class LockFacts:
     @cached_property
     def graph(self) -> graph.Graph:
         """Who requires whom, as far as METADATA is known."""
-        return graph.build_for(self.spec, self.lock.artifacts)
+        return graph.of_lock(self.spec, self.lock.artifacts)
 
     @cached_property
     def without_metadata(self) -> tuple[str, ...]:
@@ -109,9 +109,11 @@ class LockFacts:
             artifact = self.by_name.get(name)
             if artifact is None:
                 continue
-            for requirer, requirement in sorted(requirers.items()):
-                if not requirement.specifier.contains(Version(artifact.version), prereleases=True):
-                    yield artifact, requirer, str(requirement.specifier)
+            version = Version(artifact.version)
+            for requirer, requirements in sorted(requirers.items()):
+                for requirement in requirements:
+                    if not requirement.specifier.contains(version, prereleases=True):
+                        yield artifact, requirer, str(requirement.specifier)
 
     def distribution(self, name: str) -> str:
         """``name version`` of a locked package, for findings."""

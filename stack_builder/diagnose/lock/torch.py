@@ -93,7 +93,7 @@ def cuda_build(torch: Artifact) -> str | None:
 def bare_requirers(facts: LockFacts) -> tuple[str, ...]:
     """Packages that require torch without any version, sorted."""
     requirers = facts.graph.requirers.get("torch", {})
-    return tuple(sorted(name for name, requirement in requirers.items() if not requirement.specifier))
+    return tuple(sorted(name for name, lines in requirers.items() if not any(line.specifier for line in lines)))
 
 
 def _requirements(artifact: Artifact) -> list[Requirement]:

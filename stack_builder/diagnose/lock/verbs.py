@@ -56,7 +56,7 @@ def make_lock(
         MachineError: a resolver or an index cannot be used.
     """
     if before is not None:  # most requirements will be met again: parse them while the resolvers wait for the network
-        graph.build_for(request.spec, before.artifacts)
+        graph.of_lock(request.spec, before.artifacts)
     answers = [(resolver, locking.accepted(answer.result(), request.spec, indexes)) for resolver, answer in resolving]
     first, pins = answers[0]
     disagreeing = [

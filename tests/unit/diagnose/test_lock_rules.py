@@ -408,6 +408,8 @@ def test_requirements_inside_the_lock() -> None:
     assert "sglang 0.5.23 requires torchaudio==2.11.0" in found(
         changed(facts, "torchaudio", version="2.10.0"), "LOCK022"
     )[0].detail  # fmt: skip
+    twice = changed(facts, "tqdm", requires_dist=("numpy>=99", "numpy<100"))
+    assert [f.detail for f in found(twice, "LOCK022")] == [f"{facts.distribution('tqdm')} requires numpy>=99."]
     missing = found(poisoned(facts, without=("tqdm",)), "LOCK022")
     assert any(f.detail.startswith("tqdm is not in the lock; required by ") for f in missing)
     garbled = changed(facts, "tqdm", requires_dist=("torch >= banana",))

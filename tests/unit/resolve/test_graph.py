@@ -3,11 +3,11 @@
 from stack_builder.resolve import graph
 from stack_builder.resolve.target import Target
 
-ENVIRONMENT = Target("3.11", "x86_64", "2.36").environment
+TARGET = Target("3.11", "x86_64", "2.36")
 
 
 def reached(roots: list[str], lines: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
-    built = graph.build(roots, lines, ENVIRONMENT)
+    built = graph.build(roots, lines, TARGET)
     return {name: built.via(name) for name in built.requirers}
 
 
@@ -49,11 +49,16 @@ def test_an_extra_can_ask_for_another_extra_of_the_same_package() -> None:
     assert reached(["root"], lines) == {"root": (), "a": ("root",), "c": ("a",)}
 
 
+def test_two_lines_about_one_package_both_count() -> None:
+    built = graph.build(["a"], {"a": ["b>=1", "b<2; python_version > '3'", "b==9; python_version < '3'"]}, TARGET)
+    assert [str(line.specifier) for line in built.requirers["b"]["a"]] == [">=1", "<2"]
+
+
 def test_cycles_end_and_unreached_packages_stay_out() -> None:
     assert reached(["a"], {"a": ["b"], "b": ["a"], "island": ["a"]}) == {"a": ("b",), "b": ("a",)}
 
 
 def test_lines_that_nobody_can_read_are_named() -> None:
-    built = graph.build(["a"], {"a": ["b", "torch >= banana"]}, ENVIRONMENT)
+    built = graph.build(["a"], {"a": ["b", "torch >= banana"]}, TARGET)
     assert built.malformed == {"a": ["torch >= banana"]}
     assert built.via("b") == ("a",)
