@@ -92,6 +92,10 @@ def run(arguments: Sequence[str]) -> int:
         return _fail("interrupted", ExitCode.INTERRUPTED)
     except StackbError as error:
         return _fail(str(error), error.exit_code)
+    except BrokenPipeError:
+        # The reader (head, less) has gone; keep Python from complaining again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.CLEAN
     except OSError as error:
         failure = from_os_error(error)
         return _fail(str(failure), failure.exit_code)

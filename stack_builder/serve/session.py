@@ -14,7 +14,7 @@ from types import FrameType
 from stack_builder.diagnose import catalogue
 from stack_builder.diagnose.explain import explain
 from stack_builder.diagnose.running import RunningFacts, activity, judge_running
-from stack_builder.errors import MachineError
+from stack_builder.errors import MachineError, UsageError
 from stack_builder.progress import Progress
 from stack_builder.report import Finding, Report, Target
 from stack_builder.report.model import Json
@@ -143,11 +143,12 @@ def running_report(plan: LaunchPlan, facts: RunningFacts, readiness: Readiness) 
 def _explained(rule: str, ending: str, plan: LaunchPlan, log: Path) -> Report:
     target = Target("server", plan.url)
     facts: dict[str, Json] = {"log": str(log), "command": plan.shell()}
-    if log.stat().st_size == 0:
+    try:
+        with log.open("rb") as stream:
+            explained = explain(stream, str(log))
+    except UsageError:  # it wrote nothing
         head = catalogue.finding(rule, detail=f"{ending}; it wrote nothing", object=str(log))
         return Report(target, findings=(head,), facts=facts)
-    with log.open("rb") as stream:
-        explained = explain(stream, str(log))
     head = catalogue.finding(rule, detail=ending, object=str(log), cause=_cause(explained.findings))
     return Report(target, (head, *explained.findings), explained.skipped, {**facts, **explained.facts})
 

@@ -37,6 +37,7 @@ _CHAINS = (
 )
 _IGNORED = re.compile(
     r"[Ii]gnore import error|[Ff]all(?:ing|s)? back|will be (?:disabled|ignored|skipped)|[Ss]kipping"
+    r"|[Pp]roceeding without|[Cc]ontinuing without"
     r"|[Ff]ailed to import .*(?:optional|skip)|\bNCCL INFO\b"
 )
 _ECHOED = re.compile(r"^\s*\$ |\bserver_args=|\bServerArgs\(|non-default args|\bNamespace\(|^\+ ")
