@@ -220,11 +220,12 @@ def _portable(purl: str | None) -> str | None:
         return None
     try:
         parsed = PackageURL.from_string(purl)
+        qualifiers: Mapping[str, str] = parsed.qualifiers if isinstance(parsed.qualifiers, dict) else {}
+        kept = {key: value for key, value in qualifiers.items() if not value.startswith(("file:", "/"))}
+        text = str(PackageURL(parsed.type, parsed.namespace, parsed.name, parsed.version, kept or None))
+        return _short(str(PackageURL.from_string(text)))  # others will read it, so it must read as itself
     except ValueError:
         return None
-    qualifiers: Mapping[str, str] = parsed.qualifiers if isinstance(parsed.qualifiers, dict) else {}
-    kept = {key: value for key, value in qualifiers.items() if not value.startswith(("file:", "/"))}
-    return str(PackageURL(parsed.type, parsed.namespace, parsed.name, parsed.version, kept or None))
 
 
 def _licence(choices: Iterable[_Choice]) -> str | None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from stack_builder.cli.app import run
 from stack_builder.errors import IntegrityError, MachineError
 from stack_builder.image import oci
 from stack_builder.image.base.registry import RegistrySource
@@ -89,11 +90,11 @@ def registry(tmp_path: Path) -> Iterator[int]:
 
 
 class Proxy:
-    """Passes bytes on to a registry, counts those that go to it, and breaks off where it is told to."""
+    """Passes bytes on to a registry, counts them, and breaks off where it is told to."""
 
     def __init__(self, port: int) -> None:
         self._target = port
-        self.sent = 0
+        self.sent = self.received = 0
         self.breaks: Callable[[bytes], bool] = lambda _data: False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -123,6 +124,7 @@ class Proxy:
     def _back(self, server: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(1 << 16):
+                self.received += len(data)
                 client.sendall(data)
             client.shutdown(socket.SHUT_RDWR)
 
@@ -317,3 +319,53 @@ def test_a_base_is_read_by_digest_from_the_same_registry(registry: int, tmp_path
         assert hashlib.sha256(b"".join(source.blob(layers[0].digest))).hexdigest() == layers[0].digest.removeprefix(
             "sha256:"
         )
+
+
+_KILLED = """
+import os, sys
+from stack_builder.cli.app import run
+from stack_builder.progress import _LineTask
+seen = 0
+def advance(self, amount):
+    global seen
+    seen += amount
+    if seen > 3_000_000:
+        os.kill(os.getpid(), 9)
+_LineTask.advance = advance
+run(sys.argv[1:])
+"""
+
+
+def test_a_pull_that_was_killed_is_taken_up_by_the_next(registry: int, tmp_path: Path) -> None:
+    image, digest, layers = _image(tmp_path / "a", ("torch", 8 * MIB))
+    name = _push(image, registry).name
+    words = ["pull", name, str(tmp_path / "back")]
+    killed = subprocess.run([sys.executable, "-c", _KILLED, *words], check=False, capture_output=True)
+    assert killed.returncode == -9
+    assert not (tmp_path / "back" / "index.json").exists()
+    counting = Proxy(registry)
+    try:
+        again = f"127.0.0.1:{counting.port}/team/image@{digest}"
+        pull(parse(again), tmp_path / "back", Silent())
+        assert counting.received < layers[0].size - 2_000_000
+        assert _files(tmp_path / "back") == _files(image)
+    finally:
+        counting.close()
+
+
+def test_the_commands_print_the_name_by_digest(
+    registry: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, digest, _ = _image(tmp_path / "a", ("one", MIB))
+    host = f"127.0.0.1:{registry}"
+    assert run(["push", str(image), f"{host}/team/image:v1"]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{host}/team/image@{digest}\n"
+    assert "2 of 2 blobs sent" in said.err
+    assert run(["pull", f"{host}/team/image:v1", str(tmp_path / "back")]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{host}/team/image@{digest}\n"
+    assert "all digests right" in said.err
+    assert run(["pull", f"{host}/team/image:v2", str(tmp_path / "other")]) == 3
+    assert "has no 'v2'" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

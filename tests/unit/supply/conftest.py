@@ -14,7 +14,7 @@ from stack_builder.stack.lock import Artifact, Lock
 from stack_builder.stack.receipt import BaseRecord, DebianPackage, LayerRecord, Receipt, WheelRecord
 from stack_builder.stack.spec import StackSpec
 
-_STACK = """
+STACK = """
 [stack]
 name = "small-1.0"
 description = "two wheels"
@@ -94,7 +94,7 @@ def wheel(tmp_path: Path) -> Path:
 @pytest.fixture
 def spec() -> StackSpec:
     """The stack file."""
-    return specs.parse(_STACK, "stack.toml")
+    return specs.parse(STACK, "stack.toml")
 
 
 @pytest.fixture

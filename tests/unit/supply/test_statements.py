@@ -7,11 +7,19 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stack_builder.supply.statements import Statement, read, read_document
+from stack_builder.stack import spec as specs
+from stack_builder.stack.lock import Artifact, Lock
+from stack_builder.stack.receipt import BaseRecord
+from stack_builder.supply import sbom
+from stack_builder.supply.statements import Document, Statement, read, read_document
 from stack_builder.wheels.archive import WheelArchive
 
-from .conftest import make_wheel
+from .conftest import STACK, make_wheel
+
+SPEC = specs.parse(STACK, "stack.toml")
 
 
 def _read(path: Path) -> Statement:
@@ -79,3 +87,41 @@ def test_a_malformed_purl_or_hash_is_dropped_and_the_rest_kept() -> None:
     data = json.dumps({"bomFormat": "CycloneDX", "specVersion": "1.7", "components": [component]})
     (part,) = read_document("p", data.encode(), ("x", "1")).parts
     assert (part.name, part.purl, part.sha256) == ("a", None, None)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+_COMPONENT = st.fixed_dictionaries(
+    {"name": st.text(max_size=40)},
+    optional={
+        "version": st.text(max_size=40),
+        "purl": st.from_regex(r"pkg:[a-z]{1,5}/[ -~]{1,40}", fullmatch=True) | st.text(max_size=40),
+        "licenses": st.lists(st.fixed_dictionaries({"expression": st.text("MIT ()ORANDWITH-01", max_size=30)})),
+        "hashes": st.just([{"alg": "SHA-256", "content": "AB" * 32}]),
+    },
+)
+
+
+@given(st.lists(_COMPONENT, min_size=1, max_size=4))
+def test_whatever_was_read_of_a_document_can_be_written(components: list[object]) -> None:
+    body = {"bomFormat": "CycloneDX", "specVersion": "1.6", "components": components}
+    document = read_document("x.dist-info/sboms/x.json", json.dumps(body).encode(), ("x", "1"))
+    assert document.form == "CycloneDX 1.6"
+    json.loads(render_parts(document))
+
+
+@given(_JSON, _JSON)
+def test_any_json_is_a_document_or_none(components: object, metadata: object) -> None:
+    body = {"bomFormat": "CycloneDX", "specVersion": "1.6", "components": components, "metadata": metadata}
+    assert read_document("p", json.dumps(body).encode(), ("x", "1")).form in (None, "CycloneDX 1.6")
+
+
+def render_parts(document: Document) -> str:
+    """Write a bill with the parts of a document in it: whatever was read must be fit to be written."""
+    parts = Statement(documents=(document,))
+    lock = Lock("s", "3.11", "linux_x86_64", "uv", artifacts=(Artifact("x", "1", "x-1-py3-none-any.whl", "a" * 64),))
+    base = BaseRecord("oci:base", "sha256:" + "b" * 64)
+    return sbom.render(sbom.Bill(SPEC, lock, base, {"x": parts}))
