@@ -143,7 +143,7 @@ def _close(mapped: mmap) -> None:
 
 
 @contextmanager
-def _wheel(name: str, version: str, folder: Path | None) -> Iterator[WheelArchive]:
+def open_wheel(name: str, version: str, folder: Path | None) -> Iterator[WheelArchive]:
     """Open a wheel of ``folder``, or of a temporary folder that pip downloads it to."""
     with tempfile.TemporaryDirectory() as temporary:
         path = _find(folder, name, version) if folder else None
@@ -198,7 +198,7 @@ def _torch_exports(version: str, folder: Path | None, progress: Progress) -> Tor
     about = resources.cache() / "history" / f"torch-{version}.json"
     if symbols is None or not about.is_file():
         progress.note(f"torch {version}")
-        with _wheel("torch", version, folder) as archive:
+        with open_wheel("torch", version, folder) as archive:
             read = read_torch(archive)
         row = {"version": read.release.version, "cuda": read.release.cuda, "cxx11_abi": read.release.cxx11_abi}
         atomic_write(about, json.dumps(row))
@@ -209,7 +209,7 @@ def _torch_exports(version: str, folder: Path | None, progress: Progress) -> Tor
 
 def _kernel_imports(name: str, version: str, folder: Path | None, progress: Progress) -> KernelImports:
     progress.note(f"{name} {version}")
-    with _wheel(name, version, folder) as archive:
+    with open_wheel(name, version, folder) as archive:
         return read_kernel(archive)
 
 

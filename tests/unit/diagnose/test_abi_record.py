@@ -8,6 +8,7 @@ import pytest
 
 from stack_builder.diagnose import abi_history, abi_record
 from stack_builder.diagnose.abi_record import TorchExports
+from stack_builder.progress import Silent
 from stack_builder.wheels.archive import WheelArchive
 
 TENSOR, CHECK, OLD, GLOBAL = (
@@ -82,6 +83,23 @@ def test_a_kernel_wheel_fits_the_torch_that_has_all_it_imports(torches: list[Tor
     )
 
 
+def test_both_tables_from_a_folder_of_wheels(tmp_path: Path) -> None:
+    torch_wheel(tmp_path, "2.9.1", "12.8", [TENSOR, OLD])
+    torch_wheel(tmp_path, "2.10.0", "12.8", [TENSOR, CHECK])
+    cudart = compile_library(tmp_path / "stub/libcudart.so.12", "libcudart.so.12", [])
+    kernel = compile_library(tmp_path / "k/ops.abi3.so", "ops", [], cudart, calls=(TENSOR, OLD))
+    with zipfile.ZipFile(tmp_path / "sgl_kernel-0.3.21-cp310-abi3-manylinux2014_x86_64.whl", "w") as archive:
+        archive.write(kernel, "sgl_kernel/ops.abi3.so")
+    wanted = {"torch": ["2.9.1", "2.10.0"], "sgl-kernel": ["0.3.21"]}
+    tables = abi_record.record(wanted, tmp_path, Silent())
+    (tmp_path / "torch.json.gz").write_bytes(tables[0])
+    (tmp_path / "kernels.json").write_text(tables[1])
+    assert abi_history.torch_history(tmp_path / "torch.json.gz").changed == {OLD: 0b01, CHECK: 0b10}
+    (release,) = abi_history.kernel_releases(tmp_path / "kernels.json")
+    assert (release.cuda_major, release.torch) == (12, ("2.9.1",))
+    assert abi_record.record(wanted, tmp_path, Silent()) == tables  # the second time from the cache
+
+
 @pytest.mark.parametrize(
     ("symbol", "is_torchs"),
     [
@@ -93,6 +111,7 @@ def test_a_kernel_wheel_fits_the_torch_that_has_all_it_imports(torches: list[Tor
         ("aoti_torch_get_data_ptr", True),
         ("torch_call_dispatcher", True),
         ("THPVariableClass", True),
+        ("_Z16THPVariable_WrapN2at10TensorBaseE", True),
         (GLOBAL, False),
         ("_ZNSt6vectorIN2at6TensorESaIS1_EED1Ev", False),
         ("_ZN7cutlass4gemmEN2at6TensorE", False),
