@@ -20,6 +20,7 @@ from stack_builder.image.build import Options, build, forecast
 from stack_builder.image.subject import Subject
 from stack_builder.image.summary import built_text, forecast_text
 from stack_builder.image.workspace import Workspace
+from stack_builder.patchset.model import series
 from stack_builder.progress import Progress
 from stack_builder.report import Severity
 from stack_builder.stack import lock as lock_file
@@ -90,11 +91,13 @@ def command(
     )
     _refuse_bad_lock(place, spec, said)
     store, space, target = Store(), Workspace(resources.cache()), _gpu(gpu, spec)
+    patches = series(spec.patches.series, place)
     if dry_run:
-        write(forecast_text(forecast(Subject.of_stack(spec, lock, target), store, options, space, said), goal))
+        subject = Subject.of_stack(spec, lock, target, patches)
+        write(forecast_text(forecast(subject, store, options, space, said), goal))
         return
     wheels = _fetch(lock, spec, store, offline, folder, said)
-    built = build(Subject.of_stack(spec, lock, target, wheels), wheels, options, space, said)
+    built = build(Subject.of_stack(spec, lock, target, patches, wheels), wheels, options, space, said)
     write(built_text(built, image_output.write(built, goal, space.blobs, said)))
 
 

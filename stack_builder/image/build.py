@@ -12,12 +12,14 @@ from stack_builder import __version__
 from stack_builder.errors import UsageError
 from stack_builder.image import environment, linker, oci, plan
 from stack_builder.image import layout as layouts
+from stack_builder.image import patches as patching
 from stack_builder.image.base.model import Base, BaseRequest, architecture
 from stack_builder.image.base.providers import choose
 from stack_builder.image.bytecode import PROGRAM_SHA256
 from stack_builder.image.contents import Place
 from stack_builder.image.layout import Layout
 from stack_builder.image.oci import Image, ImageConfig
+from stack_builder.image.patches import Patching
 from stack_builder.image.plan import LayerPlan
 from stack_builder.image.rootfs import can_enter
 from stack_builder.image.settings import LAYOUT_VERSION, ImageSettings, load
@@ -36,9 +38,10 @@ from stack_builder.image.workspace import (
     write_layer,
 )
 from stack_builder.progress import Progress
-from stack_builder.stack.receipt import DebianPackage, LayerRecord, Receipt, WheelRecord, save
+from stack_builder.stack.receipt import DebianPackage, LayerRecord, PatchRecord, Receipt, WheelRecord, save
 from stack_builder.wheels.store import Store
 
+_OTHER_LAYERS = 3  # environment, patches, linker
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -146,7 +149,7 @@ def forecast(subject: Subject, store: Store, options: Options, space: Workspace,
     request = _request(name, subject, options, space, progress)
     foreseen = provider.foresee(request)
     missing = [a for a in subject.wheels if store.find(a.sha256, a.filename, a.size) is None]
-    titles = tuple(p.title for p in plan.arrange(subject.wheels, load().layers, 3))
+    titles = tuple(p.title for p in plan.arrange(subject.wheels, load().layers, 1 + _OTHER_LAYERS))
     reuse = 0
     if foreseen.base is not None:
         reuse, titles = _Build(subject, {}, options, space, progress, foreseen.base).foresee()
@@ -198,18 +201,19 @@ class _Build:
 
     def run(self) -> Built:
         layout = self._layout()
-        plans = plan.arrange(self._subject.wheels, self._settings.layers, len(self._base.layers) + 2)
+        plans = plan.arrange(self._subject.wheels, self._settings.layers, len(self._base.layers) + _OTHER_LAYERS)
         layers = (
             *self._base.layers,
             self._skeleton(),
             *self._wheel_layers(plans, layout.dropped),
+            *self._patches(layout.dropped),
             self._finish(layout),
         )
         return self._assemble(layers, layout)
 
     def foresee(self) -> tuple[int, tuple[str, ...]]:
         """How many layers of wheels are there, and the titles of the others."""
-        plans = plan.arrange(self._subject.wheels, self._settings.layers, len(self._base.layers) + 2)
+        plans = plan.arrange(self._subject.wheels, self._settings.layers, len(self._base.layers) + _OTHER_LAYERS)
         kept = {a.name: self._space.contents(a.sha256, self._place) for a in self._subject.wheels}
         known = {name: load_contents(path) for name, path in kept.items() if path.is_file()}
         dropped = layouts.derive(known, self._subject, self._place, self._settings).dropped
@@ -279,11 +283,12 @@ class _Build:
         return (layer_record(each.title, layers[number], each.wheels) for number, each in enumerate(plans))
 
     def _layer_key(self, each: LayerPlan, dropped: Mapping[str, tuple[str, ...]]) -> str:
-        rows = [
-            [a.filename, a.sha256, dropped.get(a.name, ()), self._pack_key(a) if self._bytecode else None]
-            for a in each.wheels
-        ]
+        rows = [self._wheel_key(wheel, dropped) for wheel in each.wheels]
         return key("wheels", self._place.prefix, self._place.python, rows)
+
+    def _wheel_key(self, wheel: WheelRecord, dropped: Mapping[str, tuple[str, ...]]) -> list[object]:
+        pack = self._pack_key(wheel) if self._bytecode else None
+        return [wheel.filename, wheel.sha256, dropped.get(wheel.name, ()), pack]
 
     def _uncompiled(self, wheels: Iterable[WheelRecord]) -> list[WheelRecord]:
         return [a for a in wheels if self._bytecode and not self._space.pack(self._pack_key(a)).is_file()]
@@ -354,6 +359,26 @@ class _Build:
         layer_key = key("skeleton", place.prefix, place.python)
         return self._remember("virtual environment", layer_key, lambda sink: environment.write_skeleton(sink, place))
 
+    def _patches(self, dropped: Mapping[str, tuple[str, ...]]) -> Iterator[LayerRecord]:
+        """The layer of the stack's patches, if it has any."""
+        wheels = {wheel.name: wheel for wheel in self._subject.wheels}
+        patches = self._subject.patches
+        names = patching.distributions(patches, wheels)
+        if not names:
+            return
+
+        def produce(sink: BinaryIO) -> Written:
+            sources = {}
+            for name in names:
+                job = self._job(wheels[name], frozenset(dropped.get(name, ())))
+                sources[name] = job.source()
+            rootfs = self._base.rootfs if self._bytecode else None
+            return patching.write_patches(sink, Patching(patches, sources, self._place.python, rootfs))
+
+        inputs = [self._wheel_key(wheels[name], dropped) for name in names]
+        layer_key = key("patches", self._place.prefix, [[p.id, p.sha256] for p in patches], inputs, __version__)
+        yield self._remember("patches", layer_key, produce)
+
     def _finish(self, layout: Layout) -> LayerRecord:
         """The topmost layer: what makes libraries and the CUDA toolkit found."""
         rootfs, platform = self._base.rootfs, self._subject.platform
@@ -406,6 +431,7 @@ class _Build:
                 "dev.stackb.gpu": subject.gpu,
                 "dev.stackb.layout": str(LAYOUT_VERSION),
                 "dev.stackb.lock": subject.lock_sha256,
+                "dev.stackb.patches": " ".join(f"{patch.id}={patch.sha256}" for patch in subject.patches),
                 "dev.stackb.python": subject.python,
                 "dev.stackb.version": __version__,
             },
@@ -427,6 +453,7 @@ class _Build:
             base=self._base.record,
             wheels=subject.wheels,
             decisions=layout.decisions,
+            patches=tuple(PatchRecord(patch.id, patch.sha256, patch.text) for patch in subject.patches),
             bytecode=self._bytecode,
             layers=layers,
             config_digest=image.config_digest,

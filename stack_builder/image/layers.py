@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -23,6 +24,7 @@ from stack_builder.wheels.archive import DEFLATED, Entry, WheelArchive
 
 COPY_FROM = 512  # bytes; a smaller file costs less as plain bytes than as a gzip member of its own
 _CHUNK = 1 << 20
+_EMPTY_ZIP = b"PK\x05\x06" + bytes(18)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,7 @@ class LayerWriter:
 
 
 def _add_wheel(layer: LayerWriter, source: WheelSource, archive: WheelArchive) -> None:
-    kept = [file for file in source.contents.files if file.path not in source.dropped]
-    for file in kept:
+    for file in _kept(source):
         if file.entry is None:
             layer.bytes(file.path, (file.text or "").encode("latin-1"), file.mode)
             continue
@@ -124,28 +125,45 @@ def _add_wheel(layer: LayerWriter, source: WheelSource, archive: WheelArchive) -
         if entry is None:
             raise IntegrityError("is gone from the wheel since it was read", where=f"{source.filename}: {file.entry}")
         layer.entry(file.path, file.mode, archive, entry, file.hash)
-    bytecode = list(_add_bytecode(layer, source, {file.path for file in kept}))
-    layer.bytes(source.contents.record, _record(source.contents, kept, bytecode))
+    with _bytecode(source) as (pack, entries):
+        for entry in entries:
+            layer.entry(entry.name, FILE, pack, entry, None)
+    layer.bytes(source.contents.record, record_of(source, [entry.name for entry in entries]))
 
 
-def _add_bytecode(layer: LayerWriter, source: WheelSource, kept: set[str]) -> Iterator[str]:
-    """Add the bytecode of the modules that are kept; yields its paths."""
+def _kept(source: WheelSource) -> list[InstalledFile]:
+    return [file for file in source.contents.files if file.path not in source.dropped]
+
+
+@contextmanager
+def _bytecode(source: WheelSource) -> Iterator[tuple[WheelArchive, list[Entry]]]:
+    """The pack of a wheel, and its entries for the modules that the layer holds."""
     if source.pack is None:
+        yield WheelArchive(io.BytesIO(_EMPTY_ZIP), "no bytecode"), []
         return
+    kept = {file.path for file in _kept(source)}
     with source.pack.open("rb") as file:
         pack = WheelArchive(file, source.pack.name)
+        entries = []
         for entry in pack.files():
             folder, _, name = entry.name.rpartition("/__pycache__/")
             if f"{folder}/{name.rsplit('.', 2)[0]}.py" in kept:
-                layer.entry(entry.name, FILE, pack, entry, None)
-                yield entry.name
+                entries.append(entry)
+        yield pack, entries
 
 
-def _record(contents: Contents, files: list[InstalledFile], bytecode: list[str]) -> bytes:
+def bytecode_paths(source: WheelSource) -> list[str]:
+    """Paths of the bytecode that the layer of a wheel holds."""
+    with _bytecode(source) as (_, entries):
+        return [entry.name for entry in entries]
+
+
+def record_of(source: WheelSource, bytecode: list[str]) -> bytes:
     """RECORD as an installer writes it: paths relative to site-packages, bytecode without hash."""
-    site = contents.record.rsplit("/", 2)[0]
-    rows = [(_relative(file.path, site), file.hash, str(file.size)) for file in files]
-    rows += [(_relative(path, site), "", "") for path in (*bytecode, contents.record)]
+    record = source.contents.record
+    site = record.rsplit("/", 2)[0]
+    rows = [(_relative(file.path, site), file.hash, str(file.size)) for file in _kept(source)]
+    rows += [(_relative(path, site), "", "") for path in (*bytecode, record)]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(sorted(rows))
     return text.getvalue().encode()

@@ -14,9 +14,10 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, ClassVar, Protocol, cast
 
 from isal import igzip, isal_zlib  # decompresses and sums about three times as fast as zlib; never compresses here
+from pydantic import ConfigDict
 
 from stack_builder.errors import IntegrityError
 
@@ -60,6 +61,8 @@ class Written:
         diff_id: sha256 of the decompressed bytes, hexadecimal: the tar.
         size: compressed bytes.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     digest: str
     diff_id: str

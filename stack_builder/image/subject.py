@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stack_builder.errors import UsageError
+from stack_builder.patchset.model import Patch
+from stack_builder.patchset.model import parse as parse_patch
 from stack_builder.stack.lock import Lock
 from stack_builder.stack.receipt import Receipt, WheelRecord
 from stack_builder.stack.spec import StackSpec
@@ -41,6 +43,7 @@ class Subject:
         lock_sha256: identity of the lock.
         wheels: sorted by name.
         rules: decide between wheels; the first that covers all of them counts.
+        patches: applied to the wheels, in this order.
     """
 
     stack: str
@@ -51,20 +54,29 @@ class Subject:
     gpu: str
     lock_sha256: str
     wheels: tuple[WheelRecord, ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[Rule, ...] = ()
+    patches: tuple[Patch, ...] = ()
 
     def rule_for(self, owners: frozenset[str]) -> Rule | None:
         """Give the rule that decides between ``owners``, or None."""
         return next((rule for rule in self.rules if owners <= rule.packages), None)
 
     @classmethod
-    def of_stack(cls, spec: StackSpec, lock: Lock, gpu: str, files: Mapping[str, Path] | None = None) -> Subject:
+    def of_stack(
+        cls,
+        spec: StackSpec,
+        lock: Lock,
+        gpu: str,
+        patches: tuple[Patch, ...] = (),
+        files: Mapping[str, Path] | None = None,
+    ) -> Subject:
         """Read a stack.
 
         Args:
             spec: the stack file.
             lock: its lock.
             gpu: what the image is for.
+            patches: its series.
             files: the wheels by file name; their sizes stand in for those that a lock does not know.
 
         Raises:
@@ -93,6 +105,7 @@ class Subject:
             lock_sha256=lock.sha256,
             wheels=tuple(wheels),
             rules=tuple(Rule(frozenset(each.packages), each.winner, each.reason) for each in tables),
+            patches=patches,
         )
 
     @classmethod
@@ -108,4 +121,5 @@ class Subject:
             lock_sha256=receipt.lock_sha256,
             wheels=receipt.wheels,
             rules=tuple(Rule(frozenset(each.packages), each.winner, each.reason) for each in receipt.decisions),
+            patches=tuple(parse_patch(each.text, f"receipt: {each.id}") for each in receipt.patches),
         )

@@ -75,5 +75,7 @@ def _checks(built: Built) -> Iterable[str]:
     for decision in receipt.decisions:
         said = "the same bytes" if decision.reason == SAME_BYTES else f"{decision.winner}'s: {decision.reason}"
         yield f"{decision.paths} paths of {' and '.join(decision.packages)} hold {said}"
+    for patch in receipt.patches:
+        yield f"patch {patch.id} ({patch.sha256[:12]}) applied to the files it was made for"
     if not receipt.bytecode:
         yield "no bytecode and no linker cache: --no-bytecode was given"

@@ -141,8 +141,12 @@ class WheelJob:
     dropped: frozenset[str]
     pack: Path | None
 
+    def source(self) -> WheelSource:
+        """The wheel with its contents."""
+        return WheelSource(self.wheel, self.filename, load_contents(self.kept), self.dropped, self.pack)
+
 
 def write_layer(blobs: Path, jobs: tuple[WheelJob, ...]) -> Written:
     """See :func:`stack_builder.image.layers.write_layer`."""
-    sources = tuple(WheelSource(j.wheel, j.filename, load_contents(j.kept), j.dropped, j.pack) for j in jobs)
+    sources = tuple(job.source() for job in jobs)
     return BlobStore(blobs).write(lambda sink: layers.write_layer(sink, sources))

@@ -118,6 +118,17 @@ class DecisionRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class PatchRecord:
+    """A patch that was applied, in full."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    id: str
+    sha256: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """What an image was made of.
 
@@ -134,6 +145,7 @@ class Receipt:
         base: the base.
         wheels: sorted by name.
         decisions: for paths that several wheels ship.
+        patches: in the order of their series.
         bytecode: whether the image holds bytecode.
         layers: lowest first, the base's included.
         config_digest: ``sha256:…``; what Docker's classic store calls the image ID.
@@ -155,6 +167,7 @@ class Receipt:
     base: BaseRecord
     wheels: tuple[WheelRecord, ...]
     decisions: tuple[DecisionRecord, ...]
+    patches: tuple[PatchRecord, ...]
     bytecode: bool
     layers: tuple[LayerRecord, ...]
     config_digest: str
