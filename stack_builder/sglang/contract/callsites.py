@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import accumulate
 
 from stack_builder.sglang.constants import dotted
 from stack_builder.sglang.source import parse
@@ -107,7 +108,7 @@ def scan(path: str, source: bytes) -> FileUses:
     """
     if not _MENTIONS_MODEL.search(source):
         return FileUses(path, (), (), {})
-    reader = _Reader(path)
+    reader = _Reader(path, source)
     reader.block(parse(source, path).body, _Scope())
     return FileUses(path, tuple(dict.fromkeys(reader.uses)), tuple(dict.fromkeys(reader.handed)), reader.parameters)
 
@@ -126,8 +127,10 @@ class _Scope:
 
 
 class _Reader:
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, source: bytes) -> None:
         self.path = path
+        mentions = (bool(_MENTIONS_MODEL.search(line)) for line in source.split(b"\n"))
+        self.mentions = [0, *accumulate(mentions)]  # lines up to each that name a model or a runner
         self.uses: list[Use] = []
         self.handed: list[Handed] = []
         self.parameters: dict[str, tuple[str, ...]] = {}
@@ -174,6 +177,8 @@ class _Reader:
                 self._child(child, scope)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope) -> None:
+        if self.mentions[node.lineno - 1] == self.mentions[node.end_lineno or -1]:
+            return  # it cannot come by a model
         names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
         plain = tuple(n for n in names if n not in ("self", "cls"))
         self.parameters[node.name] = plain
