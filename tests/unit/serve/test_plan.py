@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from stack_builder.errors import UsageError
 from stack_builder.serve.plan import Mount, Request, make_plan
+from stack_builder.stack import spec as stacks
 from stack_builder.stack.spec import ServeProfile
 
 from .conftest import Serve
@@ -66,3 +69,19 @@ def test_dry_run_prints_the_command_that_would_run(serve: Serve, port: int, venv
     assert shown["command"][shown["command"].index("--port") + 1] == str(port)
     assert shown["environment"]["FLASHINFER_WORKSPACE_BASE"].endswith("/jit/standin")
     assert "same in every arm" in shown["reasons"]["--max-running-requests"]
+
+
+@pytest.mark.parametrize("stack", stacks.available())
+@pytest.mark.parametrize("spec", ["none", "eagle3"])
+def test_every_stack_has_a_profile_whose_arguments_have_reasons(stack: str, spec: str) -> None:
+    command = ["serve", stack, "--spec", spec, "--model", "m", "--draft", "d", "--dry-run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "stack_builder", *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    profile = stacks.load(stacks.find(stack)).serve[spec]
+    assert set(profile.args) | set(profile.env) == set(profile.reasons)
+    assert shown["container"]["image"] == f"stackb/{stack}"
+    assert shown["container"]["command"] == shown["command"]
+    assert ("--speculative-algorithm" in shown["command"]) == (spec == "eagle3")
