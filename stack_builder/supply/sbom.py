@@ -52,11 +52,10 @@ class Bill:
 
 def render(bill: Bill) -> str:
     """Write a bill as CycloneDX 1.6 JSON."""
-    bom = _bom(bill)
-    first = json.loads(JsonV1Dot6(bom).output_as_string())
-    first.pop("serialNumber")
-    bom.serial_number = uuid.uuid5(_SERIALS, json.dumps(first, sort_keys=True))
-    return JsonV1Dot6(bom).output_as_string(indent=1) + "\n"
+    body = json.loads(JsonV1Dot6(_bom(bill)).output_as_string())
+    body.pop("serialNumber")  # a random one
+    body["serialNumber"] = uuid.uuid5(_SERIALS, json.dumps(body, sort_keys=True)).urn
+    return json.dumps(body, indent=1, sort_keys=True) + "\n"
 
 
 def licences(bill: Bill) -> list[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -120,22 +121,25 @@ def base() -> BaseRecord:
 def receipt(lock: Lock, base: BaseRecord) -> Receipt:
     """The receipt of an image of it."""
     gzip = "application/vnd.oci.image.layer.v1.tar+gzip"
-    return Receipt(
-        tool="0.1.0",
-        layout=1,
-        stack="small-1.0",
-        description="two wheels",
-        python="3.11",
-        platform="linux_x86_64",
-        cuda="13.0",
-        gpu="sm_120",
-        lock_sha256=lock.sha256,
-        base=base,
-        wheels=tuple(WheelRecord(a.name, a.version, a.filename, a.sha256 or "", 10, "default") for a in lock.artifacts),
-        decisions=(),
-        bytecode=True,
-        layers=(LayerRecord("outer 1.0", "sha256:" + "a" * 64, "sha256:" + "b" * 64, 10, gzip),),
-        config_digest="sha256:" + "d" * 64,
-        manifest_digest="sha256:" + "f" * 64,
-        reference="stackb/small-1.0:sm_120",
-    )
+    values = {
+        "tool": "0.1.0",
+        "layout": 1,
+        "stack": "small-1.0",
+        "description": "two wheels",
+        "python": "3.11",
+        "platform": "linux_x86_64",
+        "cuda": "13.0",
+        "gpu": "sm_120",
+        "lock_sha256": lock.sha256,
+        "base": base,
+        "wheels": tuple(
+            WheelRecord(a.name, a.version, a.filename, a.sha256 or "", 10, "default") for a in lock.artifacts
+        ),
+        "decisions": (),
+        "bytecode": True,
+        "layers": (LayerRecord("outer 1.0", "sha256:" + "a" * 64, "sha256:" + "b" * 64, 10, gzip),),
+        "config_digest": "sha256:" + "d" * 64,
+        "manifest_digest": "sha256:" + "f" * 64,
+        "reference": "stackb/small-1.0:sm_120",
+    }
+    return Receipt(**{each.name: values.get(each.name, ()) for each in fields(Receipt)})
