@@ -43,7 +43,7 @@ def _definition(receipt: Receipt) -> dict[str, object]:
             "cuda": receipt.cuda,
             "lockSha256": receipt.lock_sha256,
         },
-        "resolvedDependencies": [*_wheels(receipt), *_base(receipt)],
+        "resolvedDependencies": [*_wheels(receipt), *_patches(receipt), *_base(receipt)],
     }
 
 
@@ -59,6 +59,11 @@ def _wheels(receipt: Receipt) -> list[dict[str, object]]:
         {"name": wheel.filename, "uri": str(wheel_purl(wheel.name, wheel.version)), "digest": {"sha256": wheel.sha256}}
         for wheel in receipt.wheels
     ]
+
+
+def _patches(receipt: Receipt) -> list[dict[str, object]]:
+    """Patches of the wheels; their text stands in the receipt."""
+    return [{"name": f"patch {patch.id}", "digest": {"sha256": patch.sha256}} for patch in receipt.patches]
 
 
 def _base(receipt: Receipt) -> list[dict[str, object]]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from stack_builder.stack import spec as specs
 from stack_builder.stack.lock import Artifact, Lock
-from stack_builder.stack.receipt import BaseRecord, DebianPackage, LayerRecord, Receipt, WheelRecord
+from stack_builder.stack.receipt import BaseRecord, DebianPackage, LayerRecord, PatchRecord, Receipt, WheelRecord
 from stack_builder.stack.spec import StackSpec
 
 STACK = """
@@ -121,25 +120,23 @@ def base() -> BaseRecord:
 def receipt(lock: Lock, base: BaseRecord) -> Receipt:
     """The receipt of an image of it."""
     gzip = "application/vnd.oci.image.layer.v1.tar+gzip"
-    values = {
-        "tool": "0.1.0",
-        "layout": 1,
-        "stack": "small-1.0",
-        "description": "two wheels",
-        "python": "3.11",
-        "platform": "linux_x86_64",
-        "cuda": "13.0",
-        "gpu": "sm_120",
-        "lock_sha256": lock.sha256,
-        "base": base,
-        "wheels": tuple(
-            WheelRecord(a.name, a.version, a.filename, a.sha256 or "", 10, "default") for a in lock.artifacts
-        ),
-        "decisions": (),
-        "bytecode": True,
-        "layers": (LayerRecord("outer 1.0", "sha256:" + "a" * 64, "sha256:" + "b" * 64, 10, gzip),),
-        "config_digest": "sha256:" + "d" * 64,
-        "manifest_digest": "sha256:" + "f" * 64,
-        "reference": "stackb/small-1.0:sm_120",
-    }
-    return Receipt(**{each.name: values.get(each.name, ()) for each in fields(Receipt)})
+    return Receipt(
+        tool="0.1.0",
+        layout=1,
+        stack="small-1.0",
+        description="two wheels",
+        python="3.11",
+        platform="linux_x86_64",
+        cuda="13.0",
+        gpu="sm_120",
+        lock_sha256=lock.sha256,
+        base=base,
+        wheels=tuple(WheelRecord(a.name, a.version, a.filename, a.sha256 or "", 10, "default") for a in lock.artifacts),
+        decisions=(),
+        patches=(PatchRecord("one", "5" * 64, "text"),),
+        bytecode=True,
+        layers=(LayerRecord("outer 1.0", "sha256:" + "a" * 64, "sha256:" + "b" * 64, 10, gzip),),
+        config_digest="sha256:" + "d" * 64,
+        manifest_digest="sha256:" + "f" * 64,
+        reference="stackb/small-1.0:sm_120",
+    )

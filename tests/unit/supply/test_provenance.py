@@ -87,7 +87,7 @@ def test_the_subject_is_the_image_and_everything_that_went_in_is_named(receipt: 
     statement = json.loads(provenance.render(receipt))
     assert statement["subject"][0]["digest"] == {"sha256": "f" * 64}
     inputs = {each["digest"]["sha256"] for each in statement["predicate"]["buildDefinition"]["resolvedDependencies"]}
-    assert inputs == {"1" * 64, "2" * 64, "c" * 64, receipt.wheels[1].sha256}
+    assert inputs == {"1" * 64, "2" * 64, "5" * 64, "c" * 64, receipt.wheels[1].sha256}
 
 
 def test_papers_are_the_same_each_time_and_tell_nothing_of_the_machine(
