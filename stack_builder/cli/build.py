@@ -15,6 +15,7 @@ from stack_builder.cli.output import write
 from stack_builder.diagnose.lock.verbs import check_lock
 from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.image import output as image_output
+from stack_builder.image.base.providers import by_engine
 from stack_builder.image.base.providers import source as base_source
 from stack_builder.image.build import Options, build, forecast
 from stack_builder.image.subject import Subject
@@ -54,6 +55,9 @@ def command(
     base: Annotated[
         str | None, typer.Option(metavar="KIND:NAME", help="Another base: recipe:, oci:, registry: or docker:.")
     ] = None,
+    engine: Annotated[
+        Engine, typer.Option(help="docker: run docker/Dockerfile on an image first; not bit for bit.")
+    ] = Engine.OCI,
     locked: Annotated[
         bool, typer.Option("--locked", help="Refuse instead of pinning the base's packages anew.")
     ] = False,
@@ -81,8 +85,9 @@ def command(
     spec, lock = stack_file.load(place), lock_file.load(place)
     said = progress.for_terminal()
     goal = image_output.parse(output or f"out/{spec.stack.name}")
+    source = base or base_source(spec.base)
     options = Options(
-        base=base or base_source(spec.base),
+        base=by_engine(source) if engine is Engine.DOCKER else source,
         bytecode=not no_bytecode,
         locked=locked,
         offline=offline,

@@ -169,6 +169,7 @@ def _request(name: str, subject: Subject, options: Options, space: Workspace, pr
     return BaseRequest(
         name=name,
         platform=subject.platform,
+        python=subject.python,
         blobs=space.blobs,
         cache=space.root,
         progress=progress,

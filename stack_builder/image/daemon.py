@@ -83,6 +83,8 @@ def _pull(client: docker.DockerClient, registry: Registry, image: Image, tag: st
             if message := event.get("error"):
                 raise MachineError(f"the Docker engine refused the image: {_line(message)}", where=tag)
             _advance(task, registry, event)
+    sent = sum(layer.digest in registry.sent for layer in image.layers)
+    progress.note(f"{sent} of {len(image.layers)} layers sent, the engine had the others")
     pulled = client.images.get(source)
     repository, _, name = tag.rpartition(":")
     pulled.tag(repository or tag, name if repository else "latest")
@@ -109,10 +111,16 @@ def _load(client: docker.DockerClient, store: BlobStore, image: Image, tag: str,
 
 
 class Registry:
-    """A registry with one image, on a free port of the loopback interface, while the context lasts."""
+    """A registry with one image, on a free port of the loopback interface, while the context lasts.
+
+    Attributes:
+        sizes: of the layers, by the start of their digests.
+        sent: digests of the blobs that were asked for.
+    """
 
     def __init__(self, store: BlobStore, image: Image) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(store, image))
+        self.sent: set[str] = set()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(store, image, self.sent))
         self._server.daemon_threads = True
         self._thread = Thread(target=self._server.serve_forever, daemon=True)
         self.sizes = {layer.digest.removeprefix("sha256:")[:12]: layer.size for layer in image.layers}
@@ -131,7 +139,7 @@ class Registry:
         self._server.server_close()
 
 
-def _handler(store: BlobStore, image: Image) -> type[BaseHTTPRequestHandler]:
+def _handler(store: BlobStore, image: Image, sent: set[str]) -> type[BaseHTTPRequestHandler]:
     served = set(image.digests)
     path = re.compile(rf"/v2/{re.escape(_NAME)}/(manifests|blobs)/(sha256:[0-9a-f]{{64}})")
 
@@ -169,6 +177,7 @@ def _handler(store: BlobStore, image: Image) -> type[BaseHTTPRequestHandler]:
             with store.path(match[2]).open("rb") as file:
                 self._head(HTTPStatus.OK, kind, file.seek(0, 2), match[2])
                 if body:
+                    sent.add(match[2])
                     file.seek(0)
                     # The engine hangs up on layers that it finds it has.
                     with suppress(TimeoutError, BrokenPipeError, ConnectionResetError):

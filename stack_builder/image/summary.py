@@ -75,6 +75,8 @@ def _checks(built: Built) -> Iterable[str]:
     for decision in receipt.decisions:
         said = "the same bytes" if decision.reason == SAME_BYTES else f"{decision.winner}'s: {decision.reason}"
         yield f"{decision.paths} paths of {' and '.join(decision.packages)} hold {said}"
+    if receipt.base.source.startswith("dockerfile:"):
+        yield "NOT bit for bit: commands made the base (--engine docker)"
     for patch in receipt.patches:
         yield f"patch {patch.id} ({patch.sha256[:12]}) applied to the files it was made for"
     if not receipt.bytecode:

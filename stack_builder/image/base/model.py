@@ -37,6 +37,7 @@ class BaseRequest:
     Attributes:
         name: what follows the provider's name and a colon.
         platform: ``linux_x86_64``.
+        python: ``3.11``.
         blobs: where its layers go.
         cache: folder for whatever it keeps.
         progress: where it reports to.
@@ -49,6 +50,7 @@ class BaseRequest:
 
     name: str
     platform: str
+    python: str
     blobs: BlobStore
     cache: Path
     progress: Progress

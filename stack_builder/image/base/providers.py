@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stack_builder.errors import UsageError
 from stack_builder.image.base.debian import DebianProvider
+from stack_builder.image.base.dockerfile import DockerfileProvider
 from stack_builder.image.base.images import EngineProvider, LayoutProvider, RegistryProvider
 from stack_builder.image.base.model import BaseProvider
 from stack_builder.stack.spec import Base as BaseTable
@@ -13,12 +14,28 @@ PROVIDERS: dict[str, BaseProvider] = {
     "oci": LayoutProvider(),
     "registry": RegistryProvider(),
     "docker": EngineProvider(),
+    "dockerfile": DockerfileProvider(),
 }
 
 
 def source(table: BaseTable) -> str:
     """Write ``[base]`` of a stack file as ``--base`` takes it."""
     return f"recipe:{table.recipe}" if table.recipe else f"registry:{table.image}"
+
+
+def by_engine(given: str) -> str:
+    """Turn the base of a stack into the one that ``--engine docker`` builds on it.
+
+    Raises:
+        UsageError: it is no image that an engine could start from.
+    """
+    kind, _, name = given.partition(":")
+    if kind not in ("registry", "docker"):
+        raise UsageError(
+            f"--engine docker starts from an image, not from {given}",
+            fix="give --base registry:HOST/NAME@sha256:… or --base docker:NAME",
+        )
+    return f"dockerfile:{name}"
 
 
 def choose(given: str) -> tuple[BaseProvider, str]:

@@ -33,7 +33,7 @@ PYTHON = {"usr/bin/python3.11": b"#!/bin/sh\n"}
 @pytest.fixture
 def request_for(tmp_path: Path) -> Callable[[str], BaseRequest]:
     def make(name: str) -> BaseRequest:
-        return BaseRequest(name, "linux_x86_64", BlobStore(tmp_path / "oci"), tmp_path / "cache", Silent())
+        return BaseRequest(name, "linux_x86_64", "3.11", BlobStore(tmp_path / "oci"), tmp_path / "cache", Silent())
 
     return make
 
