@@ -6,9 +6,11 @@ import gc
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import TypeVar
 
+from stack_builder.errors import MachineError
 from stack_builder.sglang.source import SourceTree
 
 _SMALL = 2 << 20  # bytes of source below which starting processes costs more than it saves
@@ -28,6 +30,9 @@ def scan_files(tree: SourceTree, paths: Iterable[str], scan: Scan[_T]) -> list[_
 
     Returns:
         its results in the order of ``paths``.
+
+    Raises:
+        MachineError: a process was killed, most often for want of memory.
     """
     files = [(path, tree.read(path)) for path in paths]
     processors = len(os.sched_getaffinity(0))
@@ -38,9 +43,14 @@ def scan_files(tree: SourceTree, paths: Iterable[str], scan: Scan[_T]) -> list[_
         if sum(len(content) for _, content in chunks[-1]) > _CHUNK:
             chunks.append([])
         chunks[-1].append(file)
-    with ProcessPoolExecutor(min(processors, len(chunks)), mp_context=get_context("spawn")) as pool:
-        scanned = pool.map(_scan_all, [scan] * len(chunks), chunks)
-        return [result for chunk in scanned for result in chunk]
+    try:
+        with ProcessPoolExecutor(min(processors, len(chunks)), mp_context=get_context("spawn")) as pool:
+            scanned = pool.map(_scan_all, [scan] * len(chunks), chunks)
+            return [result for chunk in scanned for result in chunk]
+    except BrokenProcessPool as error:
+        raise MachineError(
+            "a process that read sources was killed", where=tree.where, fix="free some memory"
+        ) from error
 
 
 def _scan_all(scan: Scan[_T], files: list[tuple[str, bytes]]) -> list[_T]:
