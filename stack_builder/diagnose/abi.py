@@ -49,7 +49,7 @@ def _object(environment: Environment, found: Object, known: Knowledge) -> Iterat
 
 def _libraries(environment: Environment, found: Object) -> Iterator[Finding]:
     """Libraries that are nowhere, and those that lie where the loader does not look."""
-    missing = [m for m in found.missing_libraries if not relevance.is_missing_because_of_torch(environment, m)]
+    missing = relevance.libraries_to_report(environment, found)
     absent = [m for m in missing if not m.on_disk and not (m.other_majors and cuda_majors([m.soname]))]  # CUDA001's
     if absent:
         names = ", ".join(m.soname for m in absent)

@@ -113,10 +113,24 @@ def variant_of(path: str) -> str:
     return _VARIANT.sub("", path)
 
 
-def is_missing_because_of_torch(environment: Environment, missing: MissingLibrary) -> bool:
-    """Whether a library of torch is only missing because ``import torch`` itself stops before it is loaded."""
+def libraries_to_report(environment: Environment, found: Object) -> tuple[MissingLibrary, ...]:
+    """The missing libraries of an object that are news.
+
+    If ``import torch`` itself stops for want of a library, that is said once, of ``torch._C``, and not again of
+    everything that comes after torch.
+    """
     torch = environment.torch
-    return torch is not None and torch.import_error is not None and TORCH_LIBRARY.fullmatch(missing.soname) is not None
+    if torch is None or torch.import_error is None:
+        return found.missing_libraries
+    extension = next((o for o in environment.objects if o.path.startswith(f"{torch.folder}/_C.")), None)
+    if extension is None or extension.path == found.path:
+        return found.missing_libraries
+    known = {missing.soname for missing in extension.missing_libraries}
+    return tuple(
+        missing
+        for missing in found.missing_libraries
+        if missing.soname not in known and not (TORCH_LIBRARY.fullmatch(missing.soname) and missing.on_disk)
+    )
 
 
 def is_own_fault(environment: Environment, found: Object, symbol: MissingSymbol) -> bool:

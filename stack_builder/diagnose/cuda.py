@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from packaging.version import InvalidVersion, Version
 
 from stack_builder.diagnose import abi_fixes, catalogue
-from stack_builder.diagnose.abi_relevance import Knowledge, weighed
+from stack_builder.diagnose.abi_relevance import Knowledge, libraries_to_report, weighed
 from stack_builder.diagnose.environment.facts import Distribution, Environment, JitCache, MissingLibrary, Object
 from stack_builder.elf.needed import cuda_majors
 from stack_builder.report import Finding, Severity
@@ -97,7 +97,11 @@ def _cuda_of_choice(release: str, majors: list[int], source: abi_fixes.FixSource
 def _other_major(environment: Environment, source: abi_fixes.FixSource) -> Iterator[Finding]:
     """Objects that miss a CUDA library while the same library of another major is there."""
     for found in environment.objects:
-        missing = [m for m in found.missing_libraries if m.other_majors and not m.on_disk and cuda_majors([m.soname])]
+        missing = [
+            m
+            for m in libraries_to_report(environment, found)
+            if m.other_majors and not m.on_disk and cuda_majors([m.soname])
+        ]
         if not missing:
             continue
         wanted = sorted({major for m in missing for major in cuda_majors([m.soname])})

@@ -91,3 +91,15 @@ def test_a_symbol_of_torch_is_judged_by_what_torch_exports(
 def test_a_library_that_is_gone_takes_its_symbols_along() -> None:
     found = faulty("x.so")
     assert not relevance.is_own_fault(environment(found), found, MissingSymbol("ibv_query_srq", "ibv_query_srq"))
+
+
+def test_what_stops_torch_is_said_once() -> None:
+    gone = MissingLibrary("libcudart.so.13", "x")
+    numa = MissingLibrary("libnuma.so.1", "y")
+    torch = MissingLibrary("libtorch.so", "y", on_disk=(f"{SITE}/torch/lib/libtorch.so",))
+    extension = Object(f"{SITE}/torch/_C.cpython-311-x86_64-linux-gnu.so", "torch 2.14.1", missing_libraries=(gone,))
+    kernel = Object(f"{SITE}/sgl_kernel/ops.so", "sglang-kernel 1", missing_libraries=(torch, gone, numa))
+    stopped = environment(extension, kernel, import_error="libcudart.so.13 is not found")
+    assert relevance.libraries_to_report(stopped, extension) == (gone,)
+    assert relevance.libraries_to_report(stopped, kernel) == (numa,)
+    assert relevance.libraries_to_report(environment(extension, kernel), kernel) == (torch, gone, numa)
