@@ -10,12 +10,13 @@ closure, breadth first; not in what other extensions brought along.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from stack_builder.elf.files import ObjectCache
 from stack_builder.elf.layout import ElfError, text
+from stack_builder.elf.linked import Library, Linked, MissingLibrary, MissingSymbol, MissingVersion, how
 from stack_builder.elf.object import ElfObject
 from stack_builder.elf.providers import Provider, driver_symbol, provider_of_library, python_symbol
 from stack_builder.elf.relocations import mentioned
@@ -23,111 +24,12 @@ from stack_builder.elf.scope import Scope
 from stack_builder.elf.search import Found, NotFound, Requester, Search, Settings, loaded_again
 from stack_builder.elf.symbols import Reference
 
+__all__ = ["Library", "Linked", "MissingLibrary", "MissingSymbol", "MissingVersion", "Process", "how"]
+
 MAX_CLOSURE = 4096
 """Objects in one closure; torch's has about 60."""
 
 _OPENERS = frozenset({b"dlopen", b"dlmopen"})
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """One object of a closure.
-
-    Attributes:
-        name: under which it was asked for.
-        found: its file, and the step that led there.
-    """
-
-    name: str
-    found: Found
-
-
-@dataclass(frozen=True, slots=True)
-class MissingLibrary:
-    """A library that ld.so would not find; it would load nothing at all.
-
-    Attributes:
-        soname: as ``DT_NEEDED`` has it.
-        needed_by: path of the object that needs it.
-        result: where it was looked for and what was passed over.
-    """
-
-    soname: str
-    needed_by: str
-    result: NotFound
-
-
-@dataclass(frozen=True, slots=True)
-class MissingVersion:
-    """A version that a library lacks; ld.so would refuse the object ("version `…' not found").
-
-    Attributes:
-        library: the soname.
-        version: such as ``GLIBCXX_3.4.32``.
-        needed_by: path of the object that needs it.
-        provider: path of the library that lacks it.
-    """
-
-    library: str
-    version: str
-    needed_by: str
-    provider: str
-
-
-@dataclass(frozen=True, slots=True)
-class MissingSymbol:
-    """A symbol that nothing in scope defines.
-
-    Attributes:
-        name: mangled.
-        version: asked for, else None.
-        library: the soname that version was linked against, else None.
-        needed_by: path of the object that needs it.
-    """
-
-    name: str
-    version: str | None
-    library: str | None
-    needed_by: str
-
-
-@dataclass(frozen=True, slots=True)
-class Linked:
-    """What opening one object would come to.
-
-    Attributes:
-        path: the object.
-        closure: it and what it needs, in the order of lookup; libraries that were there before included.
-        missing_libraries: nearest first.
-        missing_versions: of the object and of what it newly brings along.
-        missing_symbols: likewise; those that may stay open (weak) are left out.
-        outside_libraries: absent, but brought by who is not part of the tree (the host's driver); not missing.
-        outside_symbols: names that those define.
-        bindings: names that the object itself takes, by the path of the object that defines them.
-        damaged: objects that could not be read, with the reason.
-        dlopens: it can open further libraries by itself, which reading does not show.
-    """
-
-    path: str
-    closure: tuple[Library, ...]
-    missing_libraries: tuple[MissingLibrary, ...]
-    missing_versions: tuple[MissingVersion, ...]
-    missing_symbols: tuple[MissingSymbol, ...]
-    outside_libraries: tuple[str, ...]
-    outside_symbols: tuple[str, ...]
-    bindings: Mapping[str, tuple[str, ...]]
-    damaged: Mapping[str, str]
-    dlopens: bool
-
-    @property
-    def opens(self) -> bool:
-        """Whether ld.so would map it; a symbol may still be missing."""
-        return not (self.missing_libraries or self.missing_versions)
-
-    @property
-    def clean(self) -> bool:
-        """Whether ld.so would load it and find every symbol."""
-        return self.opens and not self.missing_symbols
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,19 +100,33 @@ class Process:
         self._global: list[_Mapped] = []
         self._scopes: dict[tuple[str, ...], Scope] = {}
         self._asked: dict[str, list[Reference]] = {}
+        self._sufficient: dict[str, frozenset[str]] = {}
         self._damaged: dict[str, str] = {}
 
     def start(self, path: str) -> Linked:
         """Start a program, or any object as ``ldd`` does: its closure becomes the global scope.
 
+        A program knows itself by its real path (``/proc/self/exe``), whatever link it was started through.
+
         Raises:
             ElfError: it is damaged.
         """
+        real = self._objects.files.resolve(path)
+        if real is not None and self._objects.object(real).interpreter is not None:
+            path = real
         linked = self._open(path, parent=None, keep=Keep.ALWAYS, everywhere=True)
         self._search.program = path
         return linked
 
-    def open(self, name: str, *, caller: str | None = None, everywhere: bool = False, anyway: bool = False) -> Linked:
+    def open(
+        self,
+        name: str,
+        *,
+        caller: str | None = None,
+        everywhere: bool = False,
+        anyway: bool = False,
+        symbols: bool = True,
+    ) -> Linked:
         """Open an object; it stays, with what it brought along, if ld.so would map it.
 
         Args:
@@ -218,12 +134,13 @@ class Process:
             caller: path of the loaded object that calls dlopen; its rpath or runpath counts when ``name`` is a soname.
             everywhere: ``RTLD_GLOBAL``.
             anyway: let it stay in any case, to judge what would come after.
+            symbols: look its symbols up, too; without, the result tells none as missing and binds none.
 
         Raises:
             ElfError: not found, or damaged.
         """
         keep = Keep.ALWAYS if anyway else Keep.IF_IT_OPENS
-        return self._open(name, parent=self._requester(name, caller), keep=keep, everywhere=everywhere)
+        return self._open(name, parent=self._requester(name, caller), keep=keep, everywhere=everywhere, bind=symbols)
 
     def check(self, name: str, *, caller: str | None = None) -> Linked:
         """As :meth:`open`, but what comes of it is forgotten again.
@@ -243,12 +160,13 @@ class Process:
         mapped = self._names.get(caller) if caller is not None and "/" not in name else None
         return mapped.requester if mapped is not None else self._program
 
-    def _open(self, name: str, *, parent: Requester | None, keep: Keep, everywhere: bool) -> Linked:
+    def _open(self, name: str, *, parent: Requester | None, keep: Keep, everywhere: bool, bind: bool = True) -> Linked:
         names = _Names(self._names)
         asking = parent or Requester(name, None, None, no_default_directories=False)
         root = self._obtain(name, asking, parent, names)
         if isinstance(root, NotFound):
-            raise ElfError(root.fatal or "the loader does not find it", where=name)
+            passed_over = f"passed over: {root.rejected[0][1]}" if root.rejected else "the loader does not find it"
+            raise ElfError(root.fatal or passed_over, where=name)
         everything = [root]
         missing: list[MissingLibrary] = []
         libraries = [Library(name, root.found)]
@@ -269,7 +187,7 @@ class Process:
         before = list(self._global)
         if everywhere:
             self._global += [mapped for mapped in everything if mapped not in self._global]
-        symbols, bindings = self._bind(root, everything, brought)
+        symbols, bindings = self._bind(root, everything, brought if bind else [])
         if stays:
             names.merge()
         else:
@@ -342,21 +260,33 @@ class Process:
         first = self._scope(self._global)
         rest = self._scope([mapped for mapped in everything if mapped not in self._global and mapped is not root])
         own = Scope([root.elf], self._damaged)
+        there = {mapped.found.real for mapped in (*self._global, *everything)}
         missing: list[MissingSymbol] = []
         bindings: dict[str, list[str]] = {}
         for mapped in brought:
             itself = mapped is root  # what it lacks it has not got: no need to ask it before the others
+            if not itself and self._suffices(mapped, there):
+                continue
+            users: dict[str, list[str]] = {}
             unresolved: list[Reference] = []
             for reference in self._references(mapped):
                 question = reference[:3]
                 answer = first[question] or (not itself and own[question]) or rest[question]
-                if not answer:
-                    if not reference.weak:
-                        unresolved.append(reference)
-                elif itself:
-                    bindings.setdefault(answer.where, []).append(text(reference.name))
+                if answer:
+                    users.setdefault(answer.where, []).append(text(reference.name))
+                elif not reference.weak:
+                    unresolved.append(reference)
+            if not unresolved:
+                self._sufficient[mapped.found.real] = frozenset(users)
+            if itself:
+                bindings = users
             missing += _needed_for_good(mapped, unresolved, self._damaged)
         return missing, {path: tuple(names) for path, names in bindings.items()}
+
+    def _suffices(self, mapped: _Mapped, there: set[str]) -> bool:
+        """Whether all that an object was found to need at another time is in scope again."""
+        providers = self._sufficient.get(mapped.found.real)
+        return providers is not None and providers <= there
 
     def _references(self, mapped: _Mapped) -> list[Reference]:
         real = mapped.found.real
@@ -397,8 +327,3 @@ def _missing_versions(mapped: _Mapped, names: _Names) -> Iterator[MissingVersion
             continue  # absent altogether, may be absent, or a library without versions, which ld.so only warns of
         if need.version not in provider.elf.version_names:
             yield MissingVersion(need.library, need.version, mapped.found.path, provider.found.path)
-
-
-def how(libraries: Iterable[Library], soname: str) -> Found | None:
-    """The file that a closure takes for a soname, or None."""
-    return next((library.found for library in libraries if library.name == soname), None)

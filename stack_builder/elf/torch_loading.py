@@ -73,7 +73,13 @@ class TorchLoaded:
 
 
 def load_torch(
-    process: Process, files: Files, folder: str, site: tuple[str, ...], cuda_major: int | None
+    process: Process,
+    files: Files,
+    folder: str,
+    site: tuple[str, ...],
+    cuda_major: int | None,
+    *,
+    symbols: bool = True,
 ) -> TorchLoaded:
     """Do to a process what ``import torch`` does to one.
 
@@ -83,13 +89,14 @@ def load_torch(
         folder: path of the ``torch`` package.
         site: ``sys.path``'s folders of packages, in order.
         cuda_major: of ``torch.version.cuda``.
+        symbols: look up the symbols of torch's own libraries, too; without, only what they need is loaded.
     """
     source = f"{folder}/__init__.py"
     plan = PreloadPlan()
     if files.resolve(source) is not None:
         with files.open(source) as view:
             plan = read_plan(bytes(view[:_MAX_SOURCE]))
-    course = _Course(process, files, site, cuda_major, plan)
+    course = _Course(process, files, site, cuda_major, plan, symbols)
     if files.resolve(f"{folder}/{GLOBAL_DEPS}") is not None:
         course.global_deps(f"{folder}/{GLOBAL_DEPS}")
     first_error = course.error
@@ -108,6 +115,7 @@ class _Course:
     site: tuple[str, ...]
     cuda_major: int | None
     plan: PreloadPlan
+    symbols: bool
     steps: list[Linked] = field(default_factory=list)
     absent: list[Preload] = field(default_factory=list)
     error: str | None = None
@@ -115,7 +123,7 @@ class _Course:
     def open(self, path: str, *, everywhere: bool = False, anyway: bool = False) -> bool:
         """Open an object and say whether that works; ``error`` says why not."""
         try:
-            linked = self.process.open(path, everywhere=everywhere, anyway=anyway)
+            linked = self.process.open(path, everywhere=everywhere, anyway=anyway, symbols=self.symbols)
         except ElfError as error:
             self.error = str(error)
             return False

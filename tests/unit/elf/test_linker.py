@@ -12,6 +12,7 @@ import pytest
 from stack_builder.elf.files import ObjectCache
 from stack_builder.elf.layout import ElfError
 from stack_builder.elf.linker import Linked, Process, how
+from stack_builder.elf.processor import hwcaps_levels
 from stack_builder.elf.providers import Provider
 from stack_builder.elf.search import Settings, Step, read_settings
 from stack_builder.trees.directory import DirectoryTree
@@ -237,3 +238,29 @@ def test_wheels_alone_lack_neither_base_nor_interpreter(objects: ObjectCache, co
     assert {"libc.so.6"} <= set(found.outside_libraries)
     assert {"PyModule_Create2", "dlopen"} <= set(found.outside_symbols)
     assert [m.name for m in found.missing_symbols] == ["from_a_wheel"]
+
+
+def test_directories_for_the_processor_come_first(objects: ObjectCache, consumer: Path) -> None:
+    """With the levels of this processor the choice is ld.so's; without any it is the plain directory."""
+    levels = hwcaps_levels(Path("/proc/cpuinfo").read_text())
+    if not levels:
+        pytest.skip("a processor without levels")
+    better = consumer.parents[1] / "run/glibc-hwcaps" / levels[-1]
+    better.mkdir(parents=True)
+    shutil.copy(consumer.parents[1] / "run/libprovider.so.1", better)
+    found = Process(objects, read_settings(MACHINE, "x86_64", levels=levels)).start(str(consumer))
+    assert agrees(found, trace(consumer))
+    provider = how(found.closure, "libprovider.so.1")
+    assert provider is not None
+    assert provider.real == str(better / "libprovider.so.1")
+    plain = how(link(objects, consumer).closure, "libprovider.so.1")
+    assert plain is not None
+    assert "glibc-hwcaps" not in plain.real
+
+
+def test_a_foreign_object_is_named_as_such(objects: ObjectCache, consumer: Path) -> None:
+    foreign = bytearray(consumer.read_bytes())
+    foreign[18] = 183
+    consumer.write_bytes(foreign)
+    with pytest.raises(ElfError, match="made for aarch64"):
+        link(objects, consumer)
