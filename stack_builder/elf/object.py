@@ -12,7 +12,7 @@ from stack_builder.elf.versions import NeededVersion, defined_versions, needed_v
 
 _DT_STRTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH, _DT_FLAGS_1 = 5, 10, 14, 15, 29, 0x6FFFFFFB
 _DF_1_NODEFLIB = 0x800
-_MAX_NEEDED = 4096
+_MAX_NEEDED = 512
 
 
 @dataclass(frozen=True)

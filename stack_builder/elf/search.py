@@ -26,7 +26,7 @@ LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aa
 
 _BUILT_IN = re.compile(rb"(?:/(?:usr/)?lib[\w./-]{0,60}/\0){2,8}")
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
-_MAX_ELEMENTS = 1024
+_MAX_ELEMENTS = 128  # of a path list; each costs a look into the tree per library
 
 
 class Step(StrEnum):
