@@ -314,6 +314,8 @@ class _Session:
 
     async def _end(self, arm: Arm, live: _Live) -> None:
         live.pool.close()
+        live.eye.close()
+        await asyncio.sleep(0)  # lets the loop close the sockets
         await asyncio.to_thread(arm.stop)
 
     def _open(self, level: float) -> bool:
@@ -334,6 +336,7 @@ async def _reach(pool: Pool, name: str) -> None:
     """Fail before anything is measured, rather than measure nobody."""
     try:
         (await pool.connect()).close()
+        await asyncio.sleep(0)
     except ExchangeError as error:
         where = f"{name} at {pool.endpoint.host}:{pool.endpoint.port}"
         raise MachineError(f"cannot be reached: {error}", where=where, fix="start the server first") from error

@@ -18,20 +18,23 @@ def charts(results: Results) -> list[Chart]:
     """Throughput, ratio and latency over load; those without data are left out."""
     x = "requests per second" if results.settings.open_loop else "clients"
     levels = {arm.name: summaries(results, arm.name) for arm in results.arms}
+    sign = {name: number for number, name in enumerate(levels)}
     compared = comparisons(results)
     band = next(
         ((c.crossover.low, c.crossover.high) for c in compared if c.crossover.low is not None and c.crossover.high),
         None,
     )
     throughput = [
-        Series(name, tuple(Point(s.level, s.throughput, s.low, s.high) for s in found if s.throughput))
+        Series(name, tuple(Point(s.level, s.throughput, s.low, s.high) for s in found if s.throughput), sign[name])
         for name, found in levels.items()
     ]
     ratios = [
-        Series(c.arm, tuple(Point(level, r.value, r.low, r.high) for level, r in sorted(c.ratios.items())))
+        Series(c.arm, tuple(Point(level, r.value, r.low, r.high) for level, r in sorted(c.ratios.items())), sign[c.arm])
         for c in compared
     ]
-    latency = [Series(name, tuple(Point(s.level, s.e2e) for s in found if s.e2e)) for name, found in levels.items()]
+    latency = [
+        Series(name, tuple(Point(s.level, s.e2e) for s in found if s.e2e), sign[name]) for name, found in levels.items()
+    ]
     title = "Output tokens per second"
     ratio_title = f"Ratio to {results.arms[0].name}, 95 % intervals"
     found = [
@@ -73,11 +76,11 @@ def _png(chart: Chart, target: Path) -> None:
         raise MachineError("PNG needs matplotlib", where="--plot", fix="install stackb[plot], or write .svg") from error
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    for number, series in enumerate(chart.series):
+    for series in chart.series:
         xs, ys = [point.x for point in series.points], [point.y for point in series.points]
         below = [point.y - (point.y if point.low is None else point.low) for point in series.points]
         above = [(point.y if point.high is None else point.high) - point.y for point in series.points]
-        marker, colour = _PNG_MARKERS[number % len(_PNG_MARKERS)], COLOURS[number % len(COLOURS)]
+        marker, colour = _PNG_MARKERS[series.sign % len(_PNG_MARKERS)], COLOURS[series.sign % len(COLOURS)]
         axes.errorbar(xs, ys, yerr=[below, above], label=series.name, marker=marker, color=colour, capsize=3)
     if chart.band is not None:
         axes.axvspan(*chart.band, alpha=0.13, color="black", label="crossover, 95 % interval")

@@ -88,6 +88,10 @@ class ServerEye:
         self._key = api_key
         self._has_loads = True
 
+    def close(self) -> None:
+        """Close its connections."""
+        self._pool.close()
+
     async def facts(self) -> ServerFacts:
         """Read ``/server_info``; empty facts where there is none."""
         info = await self._json("/server_info")

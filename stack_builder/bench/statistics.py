@@ -69,13 +69,13 @@ class Crossover:
     reason: str | None = None
 
 
-def ratio(logs: Sequence[float], *, seed: int = 0) -> Ratio:
-    """Sum up the log ratios of the rounds of one level."""
+def ratio(logs: Sequence[float], *, seed: int = 0, confidence: float = CONFIDENCE) -> Ratio:
+    """Sum up the log ratios of the rounds of one level; the interval holds with probability ``confidence``."""
     value = math.exp(fmean(logs))
     if len(logs) < _MIN_ROUNDS:
         return Ratio(value, None, None, len(logs))
-    means = sorted(_replicates(logs, random.Random(seed), CONFIDENCE))  # noqa: S311 - resampling
-    tail = (1 - CONFIDENCE) / 2
+    means = sorted(_replicates(logs, random.Random(seed), confidence))  # noqa: S311 - resampling
+    tail = (1 - confidence) / 2
     return Ratio(value, math.exp(_quantile(means, tail)), math.exp(_quantile(means, 1 - tail)), len(logs))
 
 

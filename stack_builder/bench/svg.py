@@ -38,10 +38,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One curve."""
+    """One curve; ``sign`` numbers its colour and marker, the same in every chart."""
 
     name: str
     points: tuple[Point, ...]
+    sign: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def draw(chart: Chart, *, standalone: bool = False) -> str:
     if chart.line is not None:
         at = y.at(chart.line)
         parts.append(f'<line class="rule" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-    parts += [_curve(series, number, x, y, chart) for number, series in enumerate(chart.series)]
+    parts += [_curve(series, x, y, chart) for series in chart.series]
     parts += [_legend(series, number) for number, series in enumerate(chart.series)]
     middle = (_LEFT + WIDTH - _RIGHT) / 2
     parts.append(
@@ -176,8 +177,8 @@ def _y_tick(value: float, y: _Scale) -> str:
     )
 
 
-def _curve(series: Series, number: int, x: _Scale, y: _Scale, chart: Chart) -> str:
-    colour = COLOURS[number % len(COLOURS)]
+def _curve(series: Series, x: _Scale, y: _Scale, chart: Chart) -> str:
+    colour, marker = COLOURS[series.sign % len(COLOURS)], _MARKERS[series.sign % len(_MARKERS)]
     places = [(x.at(point.x), y.at(point.y)) for point in series.points]
     path = "M" + "L".join(f"{left:.1f},{top:.1f}" for left, top in places)
     parts = [f'<g><path class="curve" stroke="{colour}" d="{path}"/>']
@@ -187,9 +188,7 @@ def _curve(series: Series, number: int, x: _Scale, y: _Scale, chart: Chart) -> s
             ends = f'y1="{y.at(point.low):.1f}" y2="{y.at(point.high):.1f}"'
             parts.append(f'<line x1="{left:.1f}" x2="{left:.1f}" {ends} stroke="{colour}" stroke-width="1.5"/>')
             title += f" ({point.low:.4g} to {point.high:.4g})"
-        mark = (
-            f'<path d="{_MARKERS[number % len(_MARKERS)]}" transform="translate({left:.1f} {top:.1f})" fill="{colour}">'
-        )
+        mark = f'<path d="{marker}" transform="translate({left:.1f} {top:.1f})" fill="{colour}">'
         parts.append(f"{mark}<title>{escape(title)}</title></path>")
     return "".join([*parts, "</g>"])
 
@@ -197,8 +196,8 @@ def _curve(series: Series, number: int, x: _Scale, y: _Scale, chart: Chart) -> s
 def _legend(series: Series, number: int) -> str:
     left = _LEFT + number % 4 * 160
     top = 14 + number // 4 * 16
-    colour = COLOURS[number % len(COLOURS)]
+    colour, marker = COLOURS[series.sign % len(COLOURS)], _MARKERS[series.sign % len(_MARKERS)]
     return (
-        f'<path d="{_MARKERS[number % len(_MARKERS)]}" transform="translate({left} {top})" fill="{colour}"/>'
+        f'<path d="{marker}" transform="translate({left} {top})" fill="{colour}"/>'
         f'<text class="label" x="{left + 10}" y="{top + 4}">{escape(series.name)}</text>'
     )

@@ -17,7 +17,6 @@ from stack_builder.bench.results import ArmResult, Results, RunResult, Settings
 from stack_builder.bench.server import ServerFacts
 
 SERVER = Path(__file__).parents[2] / "fixtures" / "llm" / "server.py"
-EAGLE = {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3, "speculative_eagle_topk": 1}
 MakeResults = Callable[..., Results]
 
 
@@ -92,11 +91,3 @@ def results() -> MakeResults:
         )
 
     return make
-
-
-def crossing_at(
-    clients: float, *, gain: float = 1.8, knee: float = 60.0
-) -> tuple[Callable[[float], float], Callable[[float], float]]:
-    """Two saturating curves that meet at exactly ``clients``, the second ``gain`` times the first at low load."""
-    other = clients / (gain * (1 + clients / knee) - 1)
-    return (lambda n: 100 * n / (1 + n / knee)), (lambda n: gain * 100 * n / (1 + n / other))

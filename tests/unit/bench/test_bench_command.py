@@ -1,0 +1,143 @@
+"""``stackb bench``, ``policy`` and ``history`` end to end, against servers whose crossover is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stack_builder.bench.results import read
+from stack_builder.cli.app import run
+
+SERVER = Path(__file__).parents[2] / "fixtures" / "llm" / "server.py"
+EAGLE = {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3, "speculative_eagle_topk": 1}
+StartServer = Callable[..., str]
+
+
+@pytest.fixture
+def server() -> Iterator[StartServer]:
+    children = []
+
+    def start(*words: str) -> str:
+        child = subprocess.Popen([sys.executable, str(SERVER), *words], stdout=subprocess.PIPE, text=True)
+        children.append(child)
+        assert child.stdout is not None
+        return f"http://127.0.0.1:{int(child.stdout.readline())}"
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STACKB_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def test_from_two_servers_to_a_configuration(
+    server: StartServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Curves that meet at 10 clients: 1.8 (1 + x / 40) = 1 + x / 8; slow, so that the law rules, not the machine."""
+    base = server("--rate", "60", "--knee", "40", "--limit", "64")
+    eagle = server("--rate", "108", "--knee", "8", "--per-event", "3", "--limit", "64", "--info", json.dumps(EAGLE))
+    out = tmp_path / "r.json"
+    words = ["bench", "--pair", f"base={base}", "--pair", f"eagle={eagle}", "--api", "generate", "--tokens", "24"]
+    words += [
+        "--concurrency",
+        "1,4,24,40",
+        "--requests",
+        "1",
+        "--repeats",
+        "3",
+        "--max-repeats",
+        "3",
+        "--output",
+        str(out),
+    ]
+    assert run(words) == 0
+    assert "pays" in capsys.readouterr().out
+    results = read(out)
+    assert [(run_.arm, run_.round) for run_ in results.runs[:4]] == [
+        ("base", 0),
+        ("eagle", 0),
+        ("eagle", 1),
+        ("base", 1),
+    ]
+    assert all(run_.figures.tokens == 24 * run_.level for run_ in results.runs)
+    assert {run_.accept_length for run_ in results.runs if run_.arm == "eagle"} == {3.0}
+
+    assert run(["policy", str(out), "--sglang-version", "0.5.23"]) == 0
+    config = json.loads(capsys.readouterr().out)
+    assert [row["candidate_steps"] for row in config.values()] == [[3], [0]]
+    assert 5 <= int(list(config)[1]) <= 24
+
+    assert run(["history"]) == 0
+    assert f"{results.id}  stackb  base / eagle" in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_what_was_measured(server: StartServer, tmp_path: Path, state: Path) -> None:
+    url = server("--rate", "400")
+    out = tmp_path / "r.json"
+    words = ["bench", url, "--concurrency", "1,2", "--requests", "400", "--tokens", "40", "--output", str(out)]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "stack_builder", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "STACKB_STATE_DIR": str(state)},
+    )
+    assert child.stderr is not None
+    while "benching" not in child.stderr.readline():
+        pass
+    time.sleep(2)
+    child.send_signal(signal.SIGINT)
+    shown, told = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert "Traceback" not in told
+    assert "Interrupted" in shown
+    results = read(out)
+    assert results.partial
+    assert results.runs[0].figures.completed > 0
+    assert (state / "history.jsonl").read_text().count("\n") == 1
+
+
+def test_failed_requests_reject_the_run(server: StartServer, capsys: pytest.CaptureFixture[str]) -> None:
+    url = server("--rate", "5000")
+    assert run(["bench", f"{url}/nowhere", "--concurrency", "1", "--tokens", "4"]) == 1
+    shown = capsys.readouterr().out
+    assert "rejected by BENCH001" in shown
+    assert "404" in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--pair", "http://127.0.0.1:1"],
+        ["http://127.0.0.1:1", "--concurrency", "0"],
+        ["http://127.0.0.1:1", "--concurrency", "1.5"],
+        ["http://127.0.0.1:1", "--slo", "speed=3"],
+        ["http://127.0.0.1:1", "--prompts", "/no/such/file"],
+        ["--pair", "a=http://127.0.0.1:1", "--pair", "a=http://127.0.0.1:2"],
+        ["127.0.0.1:30000"],
+    ],
+)
+def test_usage_errors_are_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "http://127.0.0.1:1", "--concurrency", "1"]) == 3
+    assert "cannot be reached" in capsys.readouterr().err

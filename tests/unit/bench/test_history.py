@@ -1,0 +1,232 @@
+"""The experiment log under crashes and company, its views, and files of other tools."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+from stack_builder.bench import history
+from stack_builder.bench.foreign import import_file
+from stack_builder.bench.page import page
+from stack_builder.bench.plot import charts, write_plot
+from stack_builder.bench.results import Results, from_json, json_schema, read, to_json
+from stack_builder.bench.svg import draw
+from stack_builder.bench.tables import report_markdown, report_text
+from stack_builder.cli.app import run
+from stack_builder.errors import UsageError
+
+MakeResults = Callable[..., Results]
+FOUNDING = Path(__file__).parents[3] / "docs" / "bench" / "founding-report.json"
+
+
+@pytest.fixture
+def pair(results: MakeResults) -> Results:
+    return results(
+        {"base": lambda n: 100 * n / (1 + n / 60), "ea<gle": lambda n: 180 * n / (1 + n / 20)}, levels=(1, 5, 30, 100)
+    )
+
+
+def test_what_is_written_is_read_back(pair: Results, tmp_path: Path) -> None:
+    assert from_json(to_json(pair)) == pair
+    history.append(pair, tmp_path / "deep" / "log.jsonl")
+    history.append(pair, tmp_path / "deep" / "log.jsonl")
+    assert history.read_log(tmp_path / "deep" / "log.jsonl") == ([pair, pair], [])
+
+
+def test_results_follow_their_schema(pair: Results) -> None:
+    jsonschema.validate(json.loads(to_json(pair)), json_schema())
+
+
+def test_half_a_line_costs_its_own_bench_alone(pair: Results, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    history.append(pair, log)
+    whole = log.read_bytes()
+    for cut in (1, 100, len(whole) // 2, len(whole) - 2):
+        log.write_bytes(whole + whole[:cut])
+        history.append(pair, log)
+        found, problems = history.read_log(log)
+        assert found == [pair, pair]
+        assert len(problems) == 1
+        assert "log.jsonl:2: half a line" in problems[0]
+
+
+def test_writers_at_once_lose_nothing(pair: Results, tmp_path: Path) -> None:
+    """Each append opens the file anew, so that the lock holds between threads as it does between processes."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: history.append(pair, tmp_path / "log"), range(16)))
+    assert history.read_log(tmp_path / "log") == ([pair] * 16, [])
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"id": 3}', "null", "\x00"])
+def test_what_is_no_result_is_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(UsageError, match="not results of stackb bench"):
+        read(tmp_path / "r.json")
+
+
+def test_ids_choose(pair: Results) -> None:
+    assert history.chosen([pair], ["20260101"]) == [pair]
+    with pytest.raises(UsageError, match="no bench '1999'"):
+        history.chosen([pair], ["1999"])
+
+
+class Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_the_page_needs_nothing_from_anywhere(pair: Results) -> None:
+    text = page([pair, read(FOUNDING)])
+    seen = Page(text)
+    assert not [tag for tag, _ in seen.tags if tag in ("script", "img", "iframe", "object")]
+    links = [value for _, attrs in seen.tags for key, value in attrs.items() if key in ("href", "src")]
+    ids = {attrs.get("id") for _, attrs in seen.tags}
+    assert links
+    assert all(link == "data:," or str(link)[1:] in ids for link in links)
+    assert "url(" not in text
+    assert "ea<gle" not in text
+    assert "ea&lt;gle" in text
+
+
+def test_curves_and_table_agree_with_the_data(pair: Results) -> None:
+    throughput = charts(pair)[0]
+    titles = re.findall(r"<title>ea&lt;gle, 30: ([0-9.]+) tok/s", draw(throughput))
+    rates = [r.figures.full_throughput for r in pair.runs if (r.arm, r.level) == ("ea<gle", 30)]
+    mean = sum(rates) / len(rates)
+    assert float(titles[0]) == pytest.approx(mean, rel=1e-3)
+    assert f"{mean:.1f}" in report_text(pair)
+    assert f"| {mean:.1f} |" in report_markdown(pair)
+
+
+def test_each_chart_is_an_svg(pair: Results, tmp_path: Path) -> None:
+    for chart in charts(pair):
+        root = ElementTree.fromstring(draw(chart, standalone=True))
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert root.get("aria-label") == chart.title
+    write_plot([pair], tmp_path / "p.svg")
+    ElementTree.fromstring((tmp_path / "p.svg").read_text())
+    with pytest.raises(UsageError, match="neither"):
+        write_plot([pair], tmp_path / "p.gif")
+    with pytest.raises(UsageError, match="2 benches"):
+        write_plot([pair, pair], tmp_path / "p.svg")
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium")
+def test_the_page_renders_in_a_browser(pair: Results, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(page([pair]))
+    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+    quiet += [
+        "--disable-background-networking",
+        "--disable-component-update",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
+    call = ["chromium", *quiet, "--enable-logging=stderr", "--dump-dom", f"file://{tmp_path / 'page.html'}"]
+    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0
+    assert "CONSOLE" not in done.stderr
+    assert done.stdout.count("<svg") == len(charts(pair)) == 2
+
+
+def test_the_founding_report_as_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["history", str(FOUNDING)]) == 0
+    shown = capsys.readouterr().out
+    assert "likely cause: a cap of 48 running requests" in shown
+    assert re.search(r"^  250 +1 +340\.9", shown, re.MULTILINE)
+
+
+BENCH_SERVING = {
+    "backend": "sglang-oai", "request_rate": float("inf"), "max_concurrency": 16, "server_info": {"version": "0.5.17"},
+    "duration": 2.0, "completed": 64, "total_input_tokens": 640, "total_output_tokens": 8192, "concurrency": 15.7,
+    "output_throughput": 4096.0, "accept_length": 2.63, "errors": [""] * 63 + ["timeout"],
+    **{f"{stat}_{name}_ms": 5.0 for name in ("ttft", "tpot", "itl", "e2e_latency")
+       for stat in ("mean", "median", "p90", "p99")},
+}  # fmt: skip
+
+
+def _distribution(mean: float) -> dict[str, object]:
+    return {"successful": {"mean": mean, "count": 9, "percentiles": {"p50": mean, "p90": mean, "p99": mean}}}
+
+
+GUIDELLM = {
+    "benchmarks": [
+        {
+            "config": {"strategy": {"type_": "concurrent", "streams": 8}},
+            "duration": 4.0,
+            "metrics": {
+                "request_totals": {"successful": 9, "errored": 1, "incomplete": 0, "total": 10},
+                "output_tokens_per_second": _distribution(500.0),
+                "output_token_count": _distribution(128.0),
+                "prompt_token_count": _distribution(16.0),
+                "time_to_first_token_ms": _distribution(12.0),
+                "inter_token_latency_ms": _distribution(3.0),
+                "request_latency": _distribution(0.5),
+            },
+        }
+    ]
+}
+AIPERF_CSV = """\
+Metric,avg,min,max,p50,p90,p99
+Request Latency (ms),2000.00,1,9,2000.00,2100.00,2200.00
+Time to First Token (ms),30.00,1,9,30.00,31.00,32.00
+
+Metric,Value
+Output Token Throughput (tokens/sec),"700.5"
+Request Throughput (requests/sec),8.00
+Request Count (requests),80.00
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.jsonl", json.dumps(BENCH_SERVING) + "\n", ("bench_serving", 16, 4096.0, 64, 1)),
+        ("g.json", json.dumps(GUIDELLM), ("guidellm", 8, 500.0, 9, 1)),
+        ("p.csv", AIPERF_CSV, ("aiperf", 16, 700.5, 80, 0)),
+        (
+            "p.json",
+            json.dumps(
+                {
+                    "output_token_throughput": {"unit": "tokens/sec", "avg": 9.5},
+                    "input_config": {"loadgen": {"concurrency": 4}},
+                }
+            ),
+            ("aiperf", 4, 9.5, 0, 0),
+        ),
+    ],
+)
+def test_files_of_other_tools(name: str, text: str, expected: tuple[object, ...], tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    found = import_file(tmp_path / name)
+    seen = found.runs[0]
+    errors = sum(seen.figures.errors.values())
+    assert (found.source, seen.level, seen.figures.throughput, seen.figures.completed, errors) == expected
+    assert from_json(to_json(found)) == found
+    assert report_text(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("x.json", "{}"), ("x.jsonl", "no"), ("x.csv", "a,b\n"), ("x.json", '{"benchmarks": [3]}')]
+)
+def test_files_of_no_tool(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError):
+        import_file(tmp_path / name)
