@@ -13,12 +13,13 @@ from stack_builder.errors import UsageError
 from stack_builder.image import environment, linker, oci, plan
 from stack_builder.image import layout as layouts
 from stack_builder.image import patches as patching
-from stack_builder.image.base.model import Base, BaseRequest, architecture
+from stack_builder.image.base.model import Base, BaseRequest
 from stack_builder.image.base.providers import choose
 from stack_builder.image.bytecode import PROGRAM_SHA256
+from stack_builder.image.config import config_of
 from stack_builder.image.contents import Place
 from stack_builder.image.layout import Layout
-from stack_builder.image.oci import Image, ImageConfig
+from stack_builder.image.oci import Image
 from stack_builder.image.patches import Patching
 from stack_builder.image.plan import LayerPlan
 from stack_builder.image.rootfs import can_enter
@@ -42,7 +43,6 @@ from stack_builder.stack.receipt import DebianPackage, LayerRecord, PatchRecord,
 from stack_builder.wheels.store import Store
 
 _OTHER_LAYERS = 3  # environment, patches, linker
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,41 +405,12 @@ class _Build:
 
     # --- the whole ---------------------------------------------------------------------------------------------------
 
-    def _config(self, folders: Sequence[str]) -> ImageConfig:
-        subject, base = self._subject, self._base
-        prefix, home = f"/{self._place.prefix}", f"/{layouts.toolkit(self._subject, self._place, self._settings)}"
-        variables = {
-            **base.environment,
-            **self._settings.environment,
-            "PATH": f"{prefix}/bin:{home}/bin:{base.environment.get('PATH', _SYSTEM_PATH)}",
-            "VIRTUAL_ENV": prefix,
-            "CUDA_HOME": home,
-        }
-        if base.rootfs is None:  # no ldconfig, so no linker cache: the next best
-            variables["LD_LIBRARY_PATH"] = ":".join(f"/{folder}" for folder in folders)
-        return ImageConfig(
-            architecture=architecture(subject.platform),
-            environment=variables,
-            command=("/bin/bash",),
-            labels={
-                "org.opencontainers.image.title": subject.stack,
-                "org.opencontainers.image.description": subject.description,
-                "org.opencontainers.image.created": oci.CREATED,
-                "org.opencontainers.image.base.name": base.record.source,
-                "dev.stackb.base": base.record.identity,
-                "dev.stackb.bytecode": str(self._bytecode).lower(),
-                "dev.stackb.cuda": subject.cuda,
-                "dev.stackb.gpu": subject.gpu,
-                "dev.stackb.layout": str(LAYOUT_VERSION),
-                "dev.stackb.lock": subject.lock_sha256,
-                "dev.stackb.patches": " ".join(f"{patch.id}={patch.sha256}" for patch in subject.patches),
-                "dev.stackb.python": subject.python,
-                "dev.stackb.version": __version__,
-            },
-        )
-
     def _assemble(self, layers: tuple[LayerRecord, ...], layout: Layout) -> Built:
-        image = oci.assemble(self._space.blobs, self._config(layout.folders), layers)
+        image = oci.assemble(
+            self._space.blobs,
+            config_of(self._subject, self._base, self._place, self._settings, layout.folders, self._bytecode),
+            layers,
+        )
         subject = self._subject
         receipt = Receipt(
             tool=__version__,

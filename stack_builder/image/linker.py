@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from posixpath import basename, dirname
 
-from stack_builder.image.rootfs import Rootfs
+from stack_builder.image.rootfs import Rootfs, readable_folder
 
 CONF = "etc/ld.so.conf.d/zz-stackb.conf"  # last of its folder: the base's own libraries come first
 CACHE = "etc/ld.so.cache"
@@ -82,14 +82,16 @@ def make_cache(
     try:
         for library in paths:
             target = rootfs.path / library
-            target.parent.mkdir(parents=True, exist_ok=True)
+            readable_folder(target.parent)
             target.write_bytes(stand_in(target.name, platform))
+            target.chmod(0o644)
         for path, destination in links:
             if dirname(path) in folders:
                 (rootfs.path / path).symlink_to(destination)
         desk.mkdir()
         desk.chmod(0o777)  # ldconfig runs as nobody
         (desk / "ld.so.conf").write_bytes(b"include /etc/ld.so.conf\n" + conf(folders))
+        (desk / "ld.so.conf").chmod(0o644)
         rootfs.run(["/sbin/ldconfig", "-X", "-f", "/.stackb/ld.so.conf", "-C", "/.stackb/ld.so.cache"])
         return (desk / "ld.so.cache").read_bytes()
     finally:

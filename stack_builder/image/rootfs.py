@@ -76,6 +76,14 @@ class Rootfs:
         return printed or b""
 
 
+def readable_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, readable by nobody too, whatever the umask."""
+    if not path.is_dir():
+        readable_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        path.chmod(0o755)
+
+
 @cache
 def can_enter() -> str | None:
     """Say why programs of a base cannot be run on this machine, or None if they can."""

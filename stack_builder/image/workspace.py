@@ -6,14 +6,17 @@ import hashlib
 import json
 import multiprocessing
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stack_builder.errors import IntegrityError
+from stack_builder.errors import ExitCode, IntegrityError, MachineError
 from stack_builder.files import atomic_write
 from stack_builder.image import bytecode, layers
 from stack_builder.image import contents as wheel_contents
@@ -87,13 +90,19 @@ def workers(jobs: int | None, tasks: int) -> Iterator[Executor]:
         yield _Inline()
         return
     # Spawned, not forked: the parent may have threads (progress bars, downloads).
-    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=True, cancel_futures=True)
-        raise
-    pool.shutdown()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_leave_quietly) as pool:
+        try:
+            yield pool
+        except BrokenProcessPool as error:
+            raise MachineError("a worker process was killed", fix="free some memory, or give --jobs 1") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _leave_quietly() -> None:
+    """On Ctrl-C, which reaches every process of the group, end the task with its clean-up and without a traceback."""
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(ExitCode.INTERRUPTED))
 
 
 def finished(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:

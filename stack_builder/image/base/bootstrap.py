@@ -20,6 +20,7 @@ from stack_builder.errors import MachineError
 from stack_builder.image.base.packages import location
 from stack_builder.image.base.recipe import Recipe
 from stack_builder.image.base.unpack import unpack
+from stack_builder.image.rootfs import readable_folder
 from stack_builder.image.settings import EPOCH
 from stack_builder.stack.receipt import DebianPackage
 
@@ -108,7 +109,7 @@ def normalise(raw: Path, result: Path, tree: Path) -> str:
     Raises:
         IntegrityError: a member would lie outside ``tree``.
     """
-    tree.mkdir()
+    readable_folder(tree)
     with tarfile.open(raw) as source, result.open("wb") as file:
         target = tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - closed below
         for member in source:

@@ -20,7 +20,7 @@ from stack_builder.errors import IntegrityError, MachineError, UsageError
 from stack_builder.image.base.model import Base, BaseRequest, Foreseen, architecture
 from stack_builder.image.base.unpack import apply_layer
 from stack_builder.image.oci import INDEX_TYPE, MANIFEST_TYPE
-from stack_builder.image.rootfs import Rootfs
+from stack_builder.image.rootfs import Rootfs, readable_folder
 from stack_builder.image.settings import MAX_LAYERS
 from stack_builder.image.store import layer_record, locked
 from stack_builder.image.stream import LayerStream, Written, open_layer
@@ -250,7 +250,7 @@ def _unpacked(layers: Sequence[LayerRecord], identity: str, request: BaseRequest
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix="new-", dir=request.cache / "base") as scratch:
                 tree = Path(scratch) / "root"
-                tree.mkdir()
+                readable_folder(tree)
                 for layer in layers:
                     apply_layer(request.blobs.path(layer.digest), tree)
                 tree.replace(rootfs.path)

@@ -9,6 +9,7 @@ from pathlib import Path
 from posixpath import basename, dirname
 
 from stack_builder.errors import IntegrityError
+from stack_builder.image.rootfs import readable_folder
 from stack_builder.image.stream import LAYER_ERRORS, open_layer
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"  # OCI image-spec, "Whiteouts"
@@ -55,7 +56,7 @@ def unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, placed: tarfile.Ta
     """
     target = tree / placed.name
     _inside(target.parent, tree, placed.name)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    readable_folder(target.parent)
     if placed.isdir():
         if target.is_symlink() or (target.exists() and not target.is_dir()):
             target.unlink()
