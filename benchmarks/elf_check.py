@@ -165,7 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("venv", type=Path)
     parser.add_argument("--way", action="append", choices=WAYS)
-    parser.add_argument("--object", help="check this object alone, by its path below site-packages")
+    parser.add_argument("--object", help="check this one against torch, by its path below site-packages")
     parser.add_argument("--only", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--list", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -173,10 +173,10 @@ def main() -> None:
     site = next(venv.glob("lib/python3*/site-packages"))
     if options.only:
         paths = [Path(line) for line in options.list.read_text().splitlines()]
-        print(run_way(options.only, venv, site, paths))
+        print(run_way(options.only, venv, site, paths[:1] if options.object and options.only == "stackb" else paths))
         print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000)
         return
-    paths = [site / options.object] if options.object else objects(site)
+    paths = [site / options.object, *objects(site / "torch/lib")] if options.object else objects(site)
     size = sum(path.stat().st_size for path in paths)
     print(f"{len(paths)} objects, {size / 1e9:.2f} GB")
     for path in paths:
@@ -186,14 +186,15 @@ def main() -> None:
     with tempfile.NamedTemporaryFile("w") as names:
         names.write("".join(f"{path}\n" for path in paths))
         names.flush()
-        compare(options.way or WAYS, venv, Path(names.name))
+        compare(options.way or WAYS, venv, Path(names.name), options.object)
 
 
-def compare(ways: Iterable[str], venv: Path, names: Path) -> None:
+def compare(ways: Iterable[str], venv: Path, names: Path, one: str | None) -> None:
     """Run each way and print a row for it."""
     base = None
     for way in ("stackb", *(way for way in ways if way != "stackb")):
-        wall, seconds, peak, said = measured([__file__, str(venv), "--only", way, "--list", str(names)])
+        extra = ["--object", one] if one else []
+        wall, seconds, peak, said = measured([__file__, str(venv), "--only", way, "--list", str(names), *extra])
         base = base or seconds
         row = f"{way:11} {wall:7.2f} s wall {seconds:7.2f} s CPU {peak:6.0f} MB {seconds / base:7.1f}x  {said}"
         print(row, flush=True)

@@ -52,6 +52,9 @@ class Reference(NamedTuple):
     symbol: int
 
 
+_UNVERSIONED: tuple[str | None, bool, str | None] = (None, False, None)
+
+
 class SymbolTable:
     """``DT_SYMTAB`` with its strings, versions and hash table.
 
@@ -59,14 +62,14 @@ class SymbolTable:
         ElfError: from the constructor and from every method, when what they touch is damaged.
     """
 
-    __slots__ = ("_hash", "_layout", "_needs", "_offers", "_strings", "_table", "_versions")
+    __slots__ = ("_asked", "_hash", "_layout", "_offers", "_strings", "_table", "_versions")
 
     def __init__(
         self, layout: Layout, strings: StringTable, needs: tuple[NeededVersion, ...], offers: dict[int, str]
     ) -> None:
         self._layout = layout
         self._strings = strings
-        self._needs = {need.index: need for need in needs}
+        self._asked = {need.index: (need.version, need.hidden, need.library) for need in needs}
         # ld.so keeps one array for both directions: a copy-relocated symbol of a program "defines" a needed version.
         self._offers = {need.index: need.version for need in needs} | offers
         address = layout.tags.get(_DT_SYMTAB)
@@ -98,22 +101,19 @@ class SymbolTable:
         first = self._first_hashed()
         program = self._layout.identity.type == _ET_EXEC or self._layout.interpreter is not None
         count = self.count() if first is None or program else self._bounded(first)
-        rows = [
-            (index, word)
-            for index, word in enumerate(self._words(count))
-            if not word >> 48 and word >> 36 & 15 != _LOCAL and index
+        words = self._words(count)
+        rows = [at for at, word in enumerate(words) if not word >> 48 and word >> 36 & 15 != _LOCAL and at]
+        names = self._strings.many([words[at] & 0xFFFFFFFF for at in rows])
+        versions = self._versions_of(count)
+        if versions is None:
+            asked = [_UNVERSIONED] * len(rows)
+        else:
+            asked = [self._asked.get(versions[at] & INDEX_MASK, _UNVERSIONED) for at in rows]
+        weak = [words[at] >> 36 & 15 == _WEAK for at in rows]
+        return [
+            Reference(name, version, hidden, soft, library, at)
+            for name, (version, hidden, library), soft, at in zip(names, asked, weak, rows, strict=True)
         ]
-        names = self._strings.many([word & 0xFFFFFFFF for _, word in rows])
-        versions, needs = self._versions_of(count), self._needs
-        found: list[Reference] = []
-        for name, (index, word) in zip(names, rows, strict=True):
-            need = needs.get(versions[index] & INDEX_MASK) if versions is not None else None
-            weak = word >> 36 & 15 == _WEAK
-            if need is None:
-                found.append(Reference(name, None, False, weak, None, index))
-            else:
-                found.append(Reference(name, need.version, need.hidden, weak, need.library, index))
-        return found
 
     def defined(self) -> Iterator[tuple[str, str | None]]:
         """Yield (name, version) of every symbol that others can bind to; version None where it has none.
