@@ -63,7 +63,10 @@ def command(
     symbols: Annotated[bool, typer.Option("--symbols", help="Compare the symbols that torch exports, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what changes from one stack to another: versions, CUDA, options, contract, gates, patches, symbols."""
+    """Show what changes from one stack to another.
+
+    Versions, CUDA, options of SGLang, EAGLE-3 contract, gates, patches no longer needed, symbols of torch.
+    """
     old, new = _Side.load(before), _Side.load(after)
     sections: dict[str, list[Change]] = {}
     skipped: dict[str, str] = {}

@@ -21,7 +21,7 @@ from stack_builder.sglang import release
 from stack_builder.sglang.contract import contract as contracts
 from stack_builder.sglang.contract.callsites import Role
 from stack_builder.sglang.contract.contract import Contract
-from stack_builder.sglang.gates import readings, table
+from stack_builder.sglang.gates import readings
 from stack_builder.sglang.gates.readings import GPUS
 from stack_builder.sglang.options import Option
 from stack_builder.sglang.source import SourceTree
@@ -76,11 +76,11 @@ def _option(option: Option, *, full: bool) -> str:
 def gates(target: _Target = None, gpu: _Gpu = None, as_json: _Json = False) -> None:
     """Show what becomes of each feature on a GPU: active, silently off, refused, and where the source says so."""
     asked = (gpu,) if gpu else GPUS
-    found = table.read(_open(target), asked)
+    found = locate.gates_of(targets.parse(target), asked)
     if as_json:
         write(json.dumps(asdict(found), indent=1) + "\n")
         return
-    write(f"SGLang {found.version}\n")
+    write(f"SGLang {found.version}" + (" (as recorded; its wheel is not fetched)" if found.recorded else "") + "\n")
     for name, feature in readings.load().items():
         states = {g: found.gate(name, g) for g in asked}
         forms = "chosen by SGLang itself" if feature.default else " or ".join(feature.requested)

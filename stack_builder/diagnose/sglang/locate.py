@@ -7,6 +7,9 @@ from pathlib import Path
 from stack_builder.diagnose.target import TargetSpec
 from stack_builder.errors import IntegrityError, MachineError, UsageError
 from stack_builder.sglang import source
+from stack_builder.sglang.gates import table
+from stack_builder.sglang.gates.readings import GPUS
+from stack_builder.sglang.gates.table import GateTable
 from stack_builder.sglang.source import SourceTree
 from stack_builder.stack import lock, spec
 from stack_builder.wheels.store import Store
@@ -62,6 +65,23 @@ def of_stack(stack: str, *, wheels: Path | None = None) -> SourceTree:
     if path is None:
         raise MachineError("has not been fetched", where=artifact.filename, fix=f"run stackb fetch {stack}")
     return source.from_wheel(path, sha256=artifact.sha256)
+
+
+def gates_of(target: TargetSpec, gpus: tuple[str, ...] = GPUS) -> GateTable:
+    """The gates of a target's SGLang: from its source, or as recorded for a stack that has not been fetched.
+
+    Raises:
+        UsageError: as :func:`source_of`, or a GPU is not written as ``sm_120``.
+        MachineError: not fetched, and its release or GPU was not recorded.
+    """
+    try:
+        return table.read(source_of(target), gpus)
+    except MachineError:
+        artifact = lock.load(spec.find(target.value)).artifact("sglang")
+        known = None if artifact is None else table.recorded(artifact.version)
+        if known is None or not set(gpus) <= set(GPUS):
+            raise
+        return known
 
 
 def _of_folder(folder: Path) -> SourceTree:

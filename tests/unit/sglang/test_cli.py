@@ -118,3 +118,12 @@ def test_diff(two_stacks, capsys, private_cache):
     out = capsys.readouterr().out
     assert "SGLang options: not compared" in out
     assert "run stackb fetch" in out.lower().replace("\n", " ")
+
+
+def test_gates_of_a_stack_that_is_not_fetched_are_the_recorded_ones(two_stacks, capsys, private_cache):
+    shutil.rmtree(private_cache / "wheels")
+    assert run(["sglang", "gates", "--target", "stack:one-1", "--gpu", "sm_120"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("SGLang 0.5.9 (as recorded; its wheel is not fetched)\n")
+    assert "sm_120  silently off" in out
+    assert run(["sglang", "gates", "--target", "stack:one-1", "--gpu", "sm_110"]) == 3
