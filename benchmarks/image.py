@@ -27,8 +27,9 @@ from stack_builder import resources
 from stack_builder.image import daemon, oci
 from stack_builder.image.base.model import BaseRequest
 from stack_builder.image.base.providers import choose, source
-from stack_builder.image.build import Built, Options, build
+from stack_builder.image.build import Built, build
 from stack_builder.image.subject import Subject
+from stack_builder.image.wheel_layers import Options
 from stack_builder.image.workspace import Workspace
 from stack_builder.progress import Lines
 from stack_builder.stack import lock as lock_file

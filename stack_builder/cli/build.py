@@ -17,9 +17,10 @@ from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.image import output as image_output
 from stack_builder.image.base.providers import by_engine
 from stack_builder.image.base.providers import source as base_source
-from stack_builder.image.build import Options, build, forecast
+from stack_builder.image.build import build, forecast
 from stack_builder.image.subject import Subject
 from stack_builder.image.summary import built_text, forecast_text
+from stack_builder.image.wheel_layers import Options
 from stack_builder.image.workspace import Workspace
 from stack_builder.patchset.model import series
 from stack_builder.progress import Progress

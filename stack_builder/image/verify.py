@@ -14,13 +14,14 @@ from stack_builder.diagnose import catalogue
 from stack_builder.errors import MachineError, UsageError
 from stack_builder.image.base.archives import SavedSource
 from stack_builder.image.base.images import Parts, Source, open_layout
-from stack_builder.image.build import Built, Options, build
+from stack_builder.image.build import Built, build
 from stack_builder.image.compare import differences, file_at, first_difference
 from stack_builder.image.output import RECEIPT
 from stack_builder.image.settings import LAYOUT_VERSION
 from stack_builder.image.store import BlobStore
 from stack_builder.image.stream import LayerStream
 from stack_builder.image.subject import Subject
+from stack_builder.image.wheel_layers import Options
 from stack_builder.image.workspace import Workspace
 from stack_builder.progress import Progress
 from stack_builder.report import Finding, Report, Skipped, Target

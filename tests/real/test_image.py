@@ -23,8 +23,9 @@ import pytest
 
 from stack_builder.image import daemon, output
 from stack_builder.image.base.providers import by_engine
-from stack_builder.image.build import Built, Options, build
+from stack_builder.image.build import Built, build
 from stack_builder.image.subject import Subject
+from stack_builder.image.wheel_layers import Options
 from stack_builder.image.workspace import Workspace
 from stack_builder.progress import Silent
 from stack_builder.stack import lock as lock_file
@@ -121,7 +122,8 @@ AGAIN = """
 import json, os, sys
 from pathlib import Path
 os.umask(0o077)
-from stack_builder.image.build import Options, build
+from stack_builder.image.build import build
+from stack_builder.image.wheel_layers import Options
 from stack_builder.image.subject import Subject
 from stack_builder.image.workspace import Workspace
 from stack_builder.progress import Silent

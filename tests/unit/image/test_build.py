@@ -17,8 +17,9 @@ import pytest
 
 from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.image import output
-from stack_builder.image.build import Built, Options, build, forecast
+from stack_builder.image.build import Built, build, forecast
 from stack_builder.image.subject import Rule, Subject
+from stack_builder.image.wheel_layers import Options
 from stack_builder.image.workspace import Workspace
 from stack_builder.progress import Silent
 from stack_builder.stack import receipt as receipts
@@ -67,7 +68,8 @@ SCRIPT = """
 import os, sys, time
 from pathlib import Path
 os.umask(int(sys.argv[3], 8))
-from stack_builder.image.build import Options, build
+from stack_builder.image.build import build
+from stack_builder.image.wheel_layers import Options
 from stack_builder.image.subject import Subject
 from stack_builder.image.workspace import Workspace
 from stack_builder.progress import Silent

@@ -16,9 +16,10 @@ import pytest
 from stack_builder.errors import UsageError
 from stack_builder.image import output
 from stack_builder.image.base.images import read_parts
-from stack_builder.image.build import Built, Options, build
+from stack_builder.image.build import Built, build
 from stack_builder.image.subject import Subject
 from stack_builder.image.verify import check_layout_version, compare, find_receipt, open_image, rebuild
+from stack_builder.image.wheel_layers import Options
 from stack_builder.image.workspace import Workspace
 from stack_builder.progress import Silent
 from stack_builder.report import Report, Target
