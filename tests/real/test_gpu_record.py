@@ -102,3 +102,11 @@ def test_a_draft_that_is_never_right_shows_in_the_log() -> None:
     with (RECORD / "31003.log").open("rb") as log:
         first = explain(log, "31003.log").findings[0]
     assert "No draft token is ever accepted" in first.detail
+
+
+def test_two_gpus_copy_intact_and_reduce() -> None:
+    report = json.loads((RECORD / "probe-two-gpus.json").read_text())
+    assert report["verdict"] == "pass"
+    assert all(pair["intact"] and pair["peer_access"] for pair in report["facts"]["peer_to_peer"]["pairs"])
+    assert report["facts"]["allreduce"]["world_size"] == 2
+    assert report["facts"]["allreduce"]["bytes"] == 43008
