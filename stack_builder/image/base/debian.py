@@ -82,8 +82,9 @@ class DebianProvider:
     def _relock(self, recipe: Recipe, arch: str, request: BaseRequest, reason: str) -> _Pinned:
         if request.locked:
             raise IntegrityError(reason, where="base", fix="build without --locked, or run stackb build --update-base")
-        request.progress.note(f"base: {reason}; pinning its packages anew, so the digest will be another one")
-        return _Pinned(self._resolve(recipe, arch, request), relocked=reason)
+        lock = self._resolve(recipe, arch, request)
+        request.progress.note(f"base: {reason}; its packages were pinned anew, so the digest will be another one")
+        return _Pinned(lock, relocked=reason)
 
     def _resolve(self, recipe: Recipe, arch: str, request: BaseRequest) -> BaseLock:
         if request.offline:

@@ -24,6 +24,7 @@ from stack_builder.stack.receipt import DebianPackage
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _HELPER = "/usr/lib/apt/apt-helper"
 _PRINTED = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>[0-9]+) SHA256:(?P<sha256>[0-9a-f]{64})")
+_LACKS = re.compile(r"404|not found", re.IGNORECASE)
 _BATCH = 40  # packages per call of apt-helper: each call fetches one after another, and reports at its end
 
 _APT_CONF = """\
@@ -101,18 +102,23 @@ def fetch(packages: Sequence[DebianPackage], store: Path, progress: Progress) ->
         those that no mirror has (any more).
 
     Raises:
-        MachineError: apt is missing or reads from nowhere.
+        MachineError: apt is missing or reads from nowhere, or no mirror answers.
     """
     store.mkdir(parents=True, exist_ok=True)
     missing = [package for package in packages if not location(store, package).is_file()]
     if not missing:
         return []
+    complaint: str | None = None
     with progress.task("Debian packages", sum(p.size for p in missing)) as task:
         for uri in mirrors():
             for start in range(0, len(missing), _BATCH):
-                for package in _download(uri, missing[start : start + _BATCH], store):
-                    task.advance(package.size)
+                done, unanswered = _download(uri, missing[start : start + _BATCH], store)
+                complaint = complaint or unanswered
+                task.advance(sum(package.size for package in done))
             missing = [package for package in missing if not location(store, package).is_file()]
+    if missing and complaint:
+        fix = "check the network and apt's sources, or set STACKB_DEBIAN_MIRROR"
+        raise MachineError(f"a Debian mirror does not answer: {complaint[:200]}", where=missing[0].name, fix=fix)
     return missing
 
 
@@ -151,14 +157,21 @@ def _package(match: re.Match[str], archives: Iterable[str]) -> DebianPackage:
     )
 
 
-def _download(uri: str, packages: Sequence[DebianPackage], store: Path) -> list[DebianPackage]:
-    """Fetch with apt's own downloader: it knows the host's proxies and credentials, and checks the hash."""
+def _download(uri: str, packages: Sequence[DebianPackage], store: Path) -> tuple[list[DebianPackage], str | None]:
+    """Fetch with apt's own downloader: it knows the host's proxies and credentials, and checks the hash.
+
+    Returns:
+        what was fetched, and apt's words where something failed for another reason than that the mirror lacks it.
+    """
     parts = {package: store / f"{package.sha256}.part" for package in packages}
     argv = [_HELPER, "-qq", "-o", "APT::Sandbox::User=root", "download-file"]
     for package, part in parts.items():
         argv += [f"{uri}/{package.path}", str(part), f"SHA256:{package.sha256}"]
     try:
-        subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+        environment = {**os.environ, "LC_ALL": "C"}
+        said = subprocess.run(
+            argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, check=False
+        ).stderr
     except FileNotFoundError as error:
         raise MachineError("apt-helper is missing", where=_HELPER, fix="install apt") from error
     done = []
@@ -168,7 +181,8 @@ def _download(uri: str, packages: Sequence[DebianPackage], store: Path) -> list[
             part.replace(location(store, package))
             done.append(package)
         part.unlink(missing_ok=True)
-    return done
+    failures = (line for line in said.splitlines() if line.startswith("E: Failed to fetch"))
+    return done, next((line[3:] for line in failures if not _LACKS.search(line)), None)
 
 
 def _apt(argv: list[str], config: Path | None) -> str:

@@ -296,7 +296,7 @@ def test_packages_gone_from_the_mirror_are_pinned_anew(debian_base: SimpleNamesp
 
     provide(debian_base, request_for(""), progress=Listening())
     assert [each.name for each in debian_base.installed.packages] == ["libc6", "python3.11"]
-    assert "python3 1 is gone from the mirror (1 of 2); pinning its packages anew" in notes[0]
+    assert "python3 1 is gone from the mirror (1 of 2); its packages were pinned anew" in notes[0]
     assert recipe.load_lock(recipe.lock_path(debian_base.path, "amd64")) == debian_base.lock  # the file stays
 
 
@@ -336,6 +336,36 @@ def test_offline_names_what_is_missing(debian_base: SimpleNamespace, request_for
     request = replace(request_for(str(debian_base.path)), offline=True)
     with pytest.raises(MachineError, match="2 packages of the base are not in the cache"):
         debian.DebianProvider().provide(request)
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "mirror"
+    (folder / "pool").mkdir(parents=True)
+    (folder / "pool/libc6.deb").write_bytes(b"libc6")
+    monkeypatch.setenv("STACKB_DEBIAN_MIRROR", f"file:{folder}")
+    return folder
+
+
+@pytest.mark.skipif(not Path("/usr/lib/apt/apt-helper").exists(), reason="apt is not installed")
+def test_apt_fetches_by_hash_and_tells_what_is_gone(mirror: Path, tmp_path: Path) -> None:
+    (mirror / "pool/forged.deb").write_bytes(b"other bytes")
+    wanted = [package("libc6"), package("vanished")]
+    assert packages.fetch(wanted, tmp_path / "debs", Silent()) == [wanted[1]]
+    assert packages.location(tmp_path / "debs", wanted[0]).read_bytes() == b"libc6"
+    with pytest.raises(MachineError, match=r"(?i)hash"):
+        packages.fetch([package("forged")], tmp_path / "debs", Silent())
+    assert [path.name for path in (tmp_path / "debs").iterdir()] == [f"{wanted[0].sha256}.deb"]
+
+
+@pytest.mark.skipif(not Path("/usr/lib/apt/apt-helper").exists(), reason="apt is not installed")
+def test_a_mirror_that_does_not_answer_is_not_one_that_lacks_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STACKB_DEBIAN_MIRROR", "http://127.0.0.1:9/debian")  # the discard port: nobody listens
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with pytest.raises(MachineError, match="a Debian mirror does not answer"):
+        packages.fetch([package("libc6")], tmp_path / "debs", Silent())
 
 
 @pytest.mark.parametrize(
