@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -63,26 +62,29 @@ def send(client: docker.DockerClient, store: BlobStore, image: Image, tag: str, 
     import docker
 
     try:
-        if _is_local(client.api.base_url):
-            with Registry(store, image) as registry:
-                return _pull(client, registry, image, tag, progress)
+        with Registry(store, image) as registry:
+            if identity := _pull(client, registry, image, tag, progress):
+                return identity
         return _load(client, store, image, tag, progress)
     except docker.errors.DockerException as error:
         raise MachineError(f"the Docker engine refused the image: {_line(error)}", where=tag) from error
 
 
-def _is_local(url: str) -> bool:
-    """Whether the engine shares this machine's loopback, as far as its address can tell."""
-    return url.startswith(("http+docker://", "unix://")) and not Path("/.dockerenv").exists()
+def _pull(client: docker.DockerClient, registry: Registry, image: Image, tag: str, progress: Progress) -> str | None:
+    """Let the engine pull; None where it does not reach the registry: it is elsewhere, in a VM or on another host."""
+    import docker
 
-
-def _pull(client: docker.DockerClient, registry: Registry, image: Image, tag: str, progress: Progress) -> str:
     source = f"{registry.address}/{_NAME}@{image.manifest_digest}"
     with progress.task("into the Docker engine", sum(layer.size for layer in image.layers)) as task:
-        for event in client.api.pull(source, stream=True, decode=True):
-            if message := event.get("error"):
-                raise MachineError(f"the Docker engine refused the image: {_line(message)}", where=tag)
-            _advance(task, registry, event)
+        try:
+            for event in client.api.pull(source, stream=True, decode=True):
+                if message := event.get("error"):
+                    raise MachineError(f"the Docker engine refused the image: {_line(message)}", where=tag)
+                _advance(task, registry, event)
+        except (docker.errors.DockerException, MachineError):
+            if registry.reached:
+                raise
+            return None
     sent = sum(layer.digest in registry.sent for layer in image.layers)
     progress.note(f"{sent} of {len(image.layers)} layers sent, the engine had the others")
     pulled = client.images.get(source)
@@ -116,11 +118,13 @@ class Registry:
     Attributes:
         sizes: of the layers, by the start of their digests.
         sent: digests of the blobs that were asked for.
+        reached: whether anybody asked for anything.
     """
 
     def __init__(self, store: BlobStore, image: Image) -> None:
         self.sent: set[str] = set()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(store, image, self.sent))
+        self.reached = False
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(store, image, self))
         self._server.daemon_threads = True
         self._thread = Thread(target=self._server.serve_forever, daemon=True)
         self.sizes = {layer.digest.removeprefix("sha256:")[:12]: layer.size for layer in image.layers}
@@ -139,7 +143,7 @@ class Registry:
         self._server.server_close()
 
 
-def _handler(store: BlobStore, image: Image, sent: set[str]) -> type[BaseHTTPRequestHandler]:
+def _handler(store: BlobStore, image: Image, registry: Registry) -> type[BaseHTTPRequestHandler]:
     served = set(image.digests)
     path = re.compile(rf"/v2/{re.escape(_NAME)}/(manifests|blobs)/(sha256:[0-9a-f]{{64}})")
 
@@ -150,6 +154,7 @@ def _handler(store: BlobStore, image: Image, sent: set[str]) -> type[BaseHTTPReq
         raw_requestline: bytes
 
         def parse_request(self) -> bool:
+            registry.reached = True
             if self.raw_requestline.startswith(b"\x16\x03"):  # TLS: containerd tries it first, and wants a full answer
                 self.wfile.write(_NO_TLS)
                 self.close_connection = True
@@ -177,7 +182,7 @@ def _handler(store: BlobStore, image: Image, sent: set[str]) -> type[BaseHTTPReq
             with store.path(match[2]).open("rb") as file:
                 self._head(HTTPStatus.OK, kind, file.seek(0, 2), match[2])
                 if body:
-                    sent.add(match[2])
+                    registry.sent.add(match[2])
                     file.seek(0)
                     # The engine hangs up on layers that it finds it has.
                     with suppress(TimeoutError, BrokenPipeError, ConnectionResetError):
