@@ -18,9 +18,9 @@ COMMANDS = {
     "lock": "Resolve a stack and pin every wheel by hash.",
     "fetch": "Download the wheels of a lock into the content-addressed store.",
     "build": "Build a container image from a lock.",
-    "verify": "Rebuild an image from its receipt and compare.",
+    "verify": "Build an image again from its receipt, apart from the cache, and compare.",
     "doctor": "Check that torch, kernels and CUDA libraries of a target fit together.",
-    "explain": "Read an error text or a server log: cause, evidence, fix.",
+    "explain": "Read an error text or a whole server log: ranked causes, evidence lines, fix.",
     "patch": "List, judge, apply and take back patches of installed packages.",
     "rules": "Show the catalogue of rules.",
     "sglang": "Ask an SGLang release: its options, what is active on a GPU, the EAGLE-3 contract; check a launch line.",
@@ -30,11 +30,11 @@ COMMANDS = {
     "history": "Show the experiment log as a table, Markdown, a page or a plot.",
     "probe": "Run small programs in a target's own interpreter: what is mapped, what compiles, what runs.",
     "diff": "Show what changes from one stack to another.",
-    "sbom": "Print the bill of materials of a stack, from its locks.",
-    "push": "Bring an image to a registry; only what it lacks travels.",
-    "pull": "Bring an image from a registry, every blob verified.",
+    "sbom": "Print the bill of materials of a stack.",
+    "push": "Bring an image to a registry; only the blobs that it lacks travel.",
+    "pull": "Bring an image from a registry into an OCI layout.",
     "export": "Write a compose file or Kubernetes objects that serve a stack.",
-    "schema": "Print a JSON schema.",
+    "schema": "Print the JSON schema of a report, a lock or a receipt.",
 }
 
 _EPILOG = "Exit codes:\n\n\b\n" + "\n".join(f"{code:>4}  {code.meaning}" for code in ExitCode)

@@ -23,7 +23,7 @@ def command(
     gpu: Annotated[str | None, typer.Option(help="With --target, judge for this architecture, such as sm_120.")] = None,
     format: Annotated[Format, typer.Option(help="Of the report.")] = Format.TEXT,  # noqa: A002
 ) -> None:
-    """Read an error text or a whole server log: ranked causes, evidence lines, fix, what to look at next.
+    """Read an error text or a whole server log: ranked causes, evidence lines, fix; what to look at next.
 
     Ends with 0 when the log shows no failure, 1 when a cause was found, 3 when something failed but no known error
     text occurs.

@@ -21,7 +21,7 @@ class Document(StrEnum):
 
 
 def command(document: Annotated[Document, typer.Argument(help="Which document.")]) -> None:
-    """Print the JSON schema of a report, a lock (artifacts.json) or an image's receipt."""
+    """Print the JSON schema of a report, a lock or a receipt."""
     write(_report() if document is Document.REPORT else _of_class(document))
 
 
