@@ -1,0 +1,144 @@
+"""The pull, with an engine that is played by the test: what it asks for, and what happens when it cannot."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import socket
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from stack_builder.errors import MachineError
+from stack_builder.image import daemon, oci
+from stack_builder.image.oci import Image, ImageConfig
+from stack_builder.image.store import BlobStore, layer_record
+from stack_builder.image.stream import LayerStream, Written
+from stack_builder.progress import Silent
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "store")
+
+
+@pytest.fixture
+def image(store: BlobStore) -> Image:
+    def layer(data: bytes) -> Callable[[Any], Written]:
+        def produce(sink: Any) -> Written:
+            stream = LayerStream(sink)
+            stream.plain(data)
+            return stream.finish()
+
+        return produce
+
+    layers = tuple(layer_record(name, store.write(layer(name.encode() * 3000))) for name in ("base", "torch", "sglang"))
+    return oci.assemble(store, ImageConfig("amd64", {}, ("sh",), {}), layers)
+
+
+class Engine:
+    """As much of a Docker client as the code under test uses; pulls as engines do, over HTTP."""
+
+    def __init__(self, has: set[str], *, reaches: bool = True) -> None:
+        self.has, self.reaches = has, reaches
+        self.tags: list[tuple[str, str]] = []
+        self.loaded: bytes | None = None
+        self.removed: list[str] = []
+        self.api = SimpleNamespace(pull=self.pull)
+        self.images = SimpleNamespace(get=lambda name: self, load=self.load, remove=self.removed.append)
+        self.id = "sha256:engine"
+
+    def tag(self, repository: str, name: str) -> None:
+        self.tags.append((repository, name))
+
+    def load(self, data: Iterator[bytes]) -> list[Engine]:
+        self.loaded = b"".join(data)
+        return [self]
+
+    def pull(self, source: str, *, stream: bool, decode: bool) -> Iterator[dict[str, str]]:
+        assert stream
+        assert decode
+        address, _, rest = source.partition("/")
+        name, _, digest = rest.partition("@")
+        if not self.reaches:
+            yield {"error": "dial tcp 127.0.0.1: connect: connection refused"}
+            return
+        with httpx.Client(base_url=f"http://{address}/v2/{name}") as client:
+            manifest = client.get(f"/manifests/{digest}").content
+            assert f"sha256:{hashlib.sha256(manifest).hexdigest()}" == digest
+            for each in json.loads(manifest)["layers"]:
+                known = each["digest"] in self.has
+                if not known:
+                    data = client.get(f"/blobs/{each['digest']}").content
+                    assert f"sha256:{hashlib.sha256(data).hexdigest()}" == each["digest"]
+                yield {"status": "Already exists" if known else "Pull complete", "id": each["digest"][7:19]}
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_only_what_the_engine_lacks_is_sent(store: BlobStore, image: Image) -> None:
+    engine, notes = Engine({image.layers[0].digest, image.layers[1].digest}), Notes()
+    assert daemon.send(engine, store, image, "name:tag", notes) == "sha256:engine"  # type: ignore[arg-type]
+    assert notes.said == ["1 of 3 layers sent, the engine had the others"]
+    assert engine.tags == [("name", "tag")]
+    assert len(engine.removed) == 1  # the name under which it was pulled
+    assert engine.loaded is None
+
+
+def test_an_engine_that_does_not_reach_us_gets_one_tar(store: BlobStore, image: Image) -> None:
+    engine = Engine(set(), reaches=False)
+    daemon.send(engine, store, image, "name:tag", Silent())  # type: ignore[arg-type]
+    assert engine.loaded is not None
+    with tarfile.open(fileobj=io.BytesIO(engine.loaded)) as archive:
+        names = archive.getnames()
+        listing = json.load(archive.extractfile("manifest.json"))  # type: ignore[arg-type]
+        index = json.load(archive.extractfile("index.json"))  # type: ignore[arg-type]
+        for digest in image.digests:
+            member = archive.extractfile(f"blobs/sha256/{digest[7:]}")
+            assert member is not None
+            assert hashlib.sha256(member.read()).hexdigest() == digest[7:]
+    assert {"oci-layout", "index.json", "manifest.json"} <= set(names)
+    assert listing[0]["RepoTags"] == ["name:tag"]
+    assert listing[0]["Layers"] == [f"blobs/sha256/{layer.digest[7:]}" for layer in image.layers]
+    assert index["manifests"][0]["digest"] == image.manifest_digest
+
+
+def test_an_engine_that_reached_us_and_failed_is_not_asked_again(store: BlobStore, image: Image) -> None:
+    engine = Engine(set())
+
+    def fails(source: str, *, stream: bool, decode: bool) -> Iterator[dict[str, str]]:
+        httpx.get(f"http://{source.partition('/')[0]}/v2/")
+        yield {"error": "write /var/lib/docker/tmp: no space left on device"}
+
+    engine.api.pull = fails
+    with pytest.raises(MachineError, match="no space left on device"):
+        daemon.send(engine, store, image, "name:tag", Silent())  # type: ignore[arg-type]
+    assert engine.loaded is None
+
+
+def test_who_tries_tls_first_gets_a_full_answer(store: BlobStore, image: Image) -> None:
+    """containerd does, and takes a closed connection for a dead registry."""
+    with daemon.Registry(store, image) as registry:
+        host, _, port = registry.address.partition(":")
+        with socket.create_connection((host, int(port)), timeout=5) as client:
+            client.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(600) + b"\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
+
+
+def test_no_engine_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    with pytest.raises(MachineError, match="no Docker engine answers") as caught:
+        daemon.connect()
+    assert "\n" not in str(caught.value)
