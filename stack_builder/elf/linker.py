@@ -167,16 +167,7 @@ class Process:
         if isinstance(root, NotFound):
             passed_over = f"passed over: {root.rejected[0][1]}" if root.rejected else "the loader does not find it"
             raise ElfError(root.fatal or passed_over, where=name)
-        everything = [root]
-        missing: list[MissingLibrary] = []
-        libraries = [Library(name, root.found)]
-        for mapped, asked, result in self._closure(root, names):
-            if isinstance(result, NotFound):
-                missing.append(MissingLibrary(asked, mapped.found.path, result))
-            else:
-                everything.append(result)
-                new = names.new(result.found.real)
-                libraries.append(Library(asked, result.found if new else loaded_again(result.found)))
+        everything, libraries, missing = self._map(name, root, names)
         outside = {lost.soname for lost in missing if provider_of_library(lost.soname) in self._outside}
         missing = [lost for lost in missing if lost.soname not in outside]
         brought = [mapped for mapped in everything if names.new(mapped.found.real)]
@@ -201,9 +192,29 @@ class Process:
             outside_libraries=tuple(sorted(outside)),
             outside_symbols=tuple(lost.name for lost in symbols if self._from_outside(lost, outside)),
             bindings=bindings,
-            damaged=dict(self._damaged),
+            damaged={
+                mapped.found.real: self._damaged[mapped.found.real]
+                for mapped in everything
+                if mapped.found.real in self._damaged
+            },
             dlopens=any(reference.name in _OPENERS for reference in self._references(root)),
         )
+
+    def _map(
+        self, name: str, root: _Mapped, names: _Names
+    ) -> tuple[list[_Mapped], list[Library], list[MissingLibrary]]:
+        """Map what an object needs: the objects, how each was found, and what was not."""
+        everything = [root]
+        libraries = [Library(name, root.found)]
+        missing: list[MissingLibrary] = []
+        for mapped, asked, result in self._closure(root, names):
+            if isinstance(result, NotFound):
+                missing.append(MissingLibrary(asked, mapped.found.path, result))
+            else:
+                everything.append(result)
+                new = names.new(result.found.real)
+                libraries.append(Library(asked, result.found if new else loaded_again(result.found)))
+        return everything, libraries, missing
 
     def _from_outside(self, lost: MissingSymbol, outside: set[str]) -> bool:
         """Whether a symbol is one of a library that is not part of the tree."""

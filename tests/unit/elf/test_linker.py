@@ -264,3 +264,21 @@ def test_a_foreign_object_is_named_as_such(objects: ObjectCache, consumer: Path)
     consumer.write_bytes(foreign)
     with pytest.raises(ElfError, match="made for aarch64"):
         link(objects, consumer)
+
+
+def test_a_damaged_library_offers_nothing_and_is_named(objects: ObjectCache, consumer: Path) -> None:
+    library = consumer.parents[1] / "run/libprovider.so.1"
+    damaged = bytearray(library.read_bytes())
+    headers, count = int.from_bytes(damaged[32:40], "little"), int.from_bytes(damaged[56:58], "little")
+    for at in range(headers, headers + count * 56, 56):
+        if int.from_bytes(damaged[at : at + 4], "little") == 2:  # PT_DYNAMIC
+            dynamic = int.from_bytes(damaged[at + 8 : at + 16], "little")
+    for at in range(dynamic, len(damaged) - 16, 16):
+        if int.from_bytes(damaged[at : at + 8], "little") == 0x6FFFFEF5:  # DT_GNU_HASH
+            damaged[at + 8 : at + 16] = b"\xff" * 8
+            break
+    library.write_bytes(damaged)
+    found = link(objects, consumer)
+    assert list(found.damaged) == [str(library)]
+    assert "DT_GNU_HASH" in found.damaged[str(library)]
+    assert {m.name for m in found.missing_symbols} == {"answer", "plain", "table"}
