@@ -14,7 +14,7 @@ from stack_builder.cli.output import Format, emit
 from stack_builder.diagnose import target as targets
 from stack_builder.errors import StackbError, UsageError
 from stack_builder.image.base.images import read_parts
-from stack_builder.image.verify import check_layout_version, compare, find_receipt, open_image, rebuild
+from stack_builder.image.verify import check_layout_version, compare, find_receipt, needs_layers, open_image, rebuild
 from stack_builder.image.workspace import Workspace
 from stack_builder.progress import Progress
 from stack_builder.stack import spec as stack_file
@@ -60,8 +60,12 @@ def command(
         scratch = Workspace(
             Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="verify-", dir=space.root))).resolve()
         )
-        built = rebuild(paper, wheels, space, scratch, jobs, said)
-        raise typer.Exit(emit(compare(opened, parts, paper, built, scratch.blobs), format))
+        for keep in (False, True):
+            built = rebuild(paper, wheels, space, scratch, jobs, said, keep=keep)
+            report = compare(opened, parts, paper, built, scratch.blobs)
+            if not needs_layers(report):
+                break
+        raise typer.Exit(emit(report, format))
 
 
 def _fetch(receipt: Receipt, offline: bool, folder: Path | None, said: Progress) -> dict[str, Path]:

@@ -51,6 +51,9 @@ class BlobStore:
             target = self.path(written.digest)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
+        except OSError as error:
+            error.filename = error.filename or str(self.root)  # a failed write does not know its file
+            raise
         finally:
             path.unlink(missing_ok=True)
         return written

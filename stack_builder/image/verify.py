@@ -94,6 +94,8 @@ def rebuild(
     scratch: Workspace,
     jobs: int | None,
     progress: Progress,
+    *,
+    keep: bool,
 ) -> Built:
     """Build again from a receipt's inputs, in a cache of its own; only downloads are shared.
 
@@ -104,11 +106,17 @@ def rebuild(
         scratch: an empty cache.
         jobs: worker processes.
         progress: where to report to.
+        keep: keep the layers too, to say in what they differ; otherwise their digests alone, which costs no disk.
     """
     (space.root / "debs").mkdir(parents=True, exist_ok=True)
-    (scratch.root / "debs").symlink_to((space.root / "debs").resolve())
+    if not (scratch.root / "debs").exists():
+        (scratch.root / "debs").symlink_to((space.root / "debs").resolve())
     options = Options(
-        base=receipt.base.source, bytecode=receipt.bytecode, base_packages=receipt.base.packages, jobs=jobs
+        base=receipt.base.source,
+        bytecode=receipt.bytecode,
+        base_packages=receipt.base.packages,
+        jobs=jobs,
+        keep=keep,
     )
     return build(Subject.of_receipt(receipt), wheels, options, scratch, progress)
 
@@ -121,7 +129,7 @@ def compare(opened: Opened, parts: Parts, receipt: Receipt, rebuilt: Built | Non
         parts: its configuration and layers.
         receipt: what it should be.
         rebuilt: what its inputs give; None to compare with the receipt's digests alone.
-        blobs: has the rebuilt layers.
+        blobs: has the rebuilt layers, if they were kept.
     """
     findings = list(_identity(opened, parts, receipt))
     expected = rebuilt.receipt.layers if rebuilt else receipt.layers
@@ -145,6 +153,11 @@ def compare(opened: Opened, parts: Parts, receipt: Receipt, rebuilt: Built | Non
     return Report(opened.target, tuple(findings[:_MAX_FINDINGS]), skipped, facts)
 
 
+def needs_layers(report: Report) -> bool:
+    """Whether a comparison found layers that differ, so that having them would tell more."""
+    return any(finding.rule in ("IMG001", "IMG002") for finding in report.findings)
+
+
 def check_layout_version(receipt: Receipt) -> None:
     """Refuse to rebuild what this version lays out differently.
 
@@ -164,7 +177,8 @@ class _Layer:
 
     def __init__(self, opened: Opened, digest: str, ours: LayerRecord | None, blobs: BlobStore | None) -> None:
         self._opened, self._digest, self._ours = opened, digest, ours
-        self._rebuilt = blobs.path(ours.digest) if blobs and ours else None
+        rebuilt = blobs.path(ours.digest) if blobs and ours else None
+        self._rebuilt = rebuilt if rebuilt and rebuilt.is_file() else None
 
     def findings(self) -> Iterator[Finding]:
         actual = hashlib.sha256()

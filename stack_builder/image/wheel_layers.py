@@ -47,6 +47,7 @@ class Options:
         update_base: pin the recipe's packages anew.
         base_packages: the exact packages of an earlier build.
         jobs: worker processes; None for one per core.
+        keep: whether the layers of wheels are kept; without, only their digests are known afterwards.
     """
 
     base: str
@@ -56,6 +57,7 @@ class Options:
     update_base: bool = False
     base_packages: tuple[DebianPackage, ...] = ()
     jobs: int | None = None
+    keep: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,8 @@ class WheelLayers:
                 self._compile(pool, uncompiled)
                 for number, written in self._write(pool, missing, dropped):
                     layers[number] = written
-                    self._space.memory.put(keys[number], written)
+                    if self._work.options.keep:
+                        self._space.memory.put(keys[number], written)
                     self._written.append(plans[number].title)
         return (layer_record(each.title, layers[number], each.wheels) for number, each in enumerate(plans))
 
@@ -249,7 +252,7 @@ class WheelLayers:
             jobs = {
                 pool.submit(
                     write_layer,
-                    self._space.blobs.root,
+                    self._space.blobs.root if self._work.options.keep else None,
                     tuple(self.job(a, frozenset(dropped.get(a.name, ()))) for a in plans[number].wheels),
                 ): number
                 for number in sorted(plans, key=weight, reverse=True)

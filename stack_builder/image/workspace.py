@@ -8,13 +8,15 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from stack_builder.errors import ExitCode, IntegrityError, MachineError
 from stack_builder.files import atomic_write
@@ -27,6 +29,7 @@ from stack_builder.image.settings import LAYOUT_VERSION
 from stack_builder.image.store import BlobStore, LayerMemory
 from stack_builder.image.stream import Written
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -101,8 +104,31 @@ def workers(jobs: int | None, tasks: int) -> Iterator[Executor]:
 
 
 def _leave_quietly() -> None:
-    """On Ctrl-C, which reaches every process of the group, end the task with its clean-up and without a traceback."""
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(ExitCode.INTERRUPTED))
+    """On Ctrl-C, which reaches every process of the group, end a worker's task with its clean-up, and begin no other.
+
+    What a worker has in its queue by then can no longer be cancelled.
+    """
+
+    def leave(*_: object) -> NoReturn:
+        _interrupted.set()
+        sys.exit(ExitCode.INTERRUPTED)
+
+    signal.signal(signal.SIGINT, leave)
+
+
+_interrupted = threading.Event()
+
+
+def _task(work: Callable[P, T]) -> Callable[P, T]:
+    """Mark a function that workers run."""
+
+    @wraps(work)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        if _interrupted.is_set():
+            sys.exit(ExitCode.INTERRUPTED)
+        return work(*args, **kwargs)
+
+    return run
 
 
 def finished(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
@@ -115,6 +141,7 @@ def finished(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
 # --- what a worker does: functions of plain data, found by name in the new process ------------------------------------
 
 
+@_task
 def read_contents(wheel: Path, filename: str, sha256: str, place: Place, kept: Path) -> None:
     """Hash a wheel and keep what it installs.
 
@@ -135,6 +162,7 @@ def load_contents(kept: Path) -> Contents:
     return Contents.from_json(kept.read_text(encoding="utf-8"))
 
 
+@_task
 def compile_wheel(wheel: Path, kept: Path, python: str, root: Path, pack: Path) -> None:
     """See :func:`stack_builder.image.bytecode.compile_wheel`."""
     bytecode.compile_wheel(wheel, load_contents(kept), python, Rootfs(root), pack)
@@ -155,7 +183,11 @@ class WheelJob:
         return WheelSource(self.wheel, self.filename, load_contents(self.kept), self.dropped, self.pack)
 
 
-def write_layer(blobs: Path, jobs: tuple[WheelJob, ...]) -> Written:
-    """See :func:`stack_builder.image.layers.write_layer`."""
+@_task
+def write_layer(blobs: Path | None, jobs: tuple[WheelJob, ...]) -> Written:
+    """See :func:`stack_builder.image.layers.write_layer`; without a store only the digests are kept."""
     sources = tuple(job.source() for job in jobs)
+    if blobs is None:
+        with Path(os.devnull).open("wb") as nowhere:
+            return layers.write_layer(nowhere, sources)
     return BlobStore(blobs).write(lambda sink: layers.write_layer(sink, sources))

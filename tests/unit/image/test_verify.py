@@ -18,7 +18,7 @@ from stack_builder.image import output
 from stack_builder.image.base.images import read_parts
 from stack_builder.image.build import Built, build
 from stack_builder.image.subject import Subject
-from stack_builder.image.verify import check_layout_version, compare, find_receipt, open_image, rebuild
+from stack_builder.image.verify import check_layout_version, compare, find_receipt, needs_layers, open_image, rebuild
 from stack_builder.image.wheel_layers import Options
 from stack_builder.image.workspace import Workspace
 from stack_builder.progress import Silent
@@ -58,8 +58,12 @@ def verify(path: Path, wheels: dict[str, Path], tmp_path: Path, *, quick: bool =
         receipt = find_receipt(opened, parts, None, space)
         if quick:
             return compare(opened, parts, receipt, None, None)
-        again = rebuild(receipt, wheels, space, scratch, 1, Silent())
-        return compare(opened, parts, receipt, again, scratch.blobs)
+        again = rebuild(receipt, wheels, space, scratch, 1, Silent(), keep=False)
+        report = compare(opened, parts, receipt, again, scratch.blobs)
+        if needs_layers(report):
+            again = rebuild(receipt, wheels, space, scratch, 1, Silent(), keep=True)
+            report = compare(opened, parts, receipt, again, scratch.blobs)
+        return report
 
 
 def layer_blob(built: Built, tmp_path: Path, holds: str) -> Path:
