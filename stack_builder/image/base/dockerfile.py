@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from stack_builder import resources
 from stack_builder.errors import MachineError, UsageError
 from stack_builder.image.base.images import EngineProvider
 from stack_builder.image.base.model import Base, BaseRequest, Foreseen
+
+if TYPE_CHECKING:
+    import docker
 
 
 class DockerfileProvider:
@@ -18,8 +23,17 @@ class DockerfileProvider:
         if request.locked:
             raise UsageError("a base made by commands is not locked", where=request.name, fix="omit --locked")
         request.progress.note(f"base: docker/Dockerfile on {request.name}; not the same bit for bit when made again")
-        identity = _build(request)
-        base = EngineProvider().provide(replace(request, name=identity))
+        import docker
+
+        from stack_builder.image.daemon import connect
+
+        client = connect()
+        identity = _build(client, request)
+        try:
+            base = EngineProvider().provide(replace(request, name=identity))
+        finally:
+            with suppress(docker.errors.APIError):  # somebody uses it already
+                client.images.remove(identity)
         return replace(base, record=replace(base.record, source=f"dockerfile:{request.name}"))
 
     def foresee(self, request: BaseRequest) -> Foreseen:
@@ -27,17 +41,14 @@ class DockerfileProvider:
         return Foreseen(f"run docker/Dockerfile on {request.name}")
 
 
-def _build(request: BaseRequest) -> str:
+def _build(client: docker.DockerClient, request: BaseRequest) -> str:
     """Run the Dockerfile; returns the image's ID.
 
     Raises:
-        MachineError: no engine, no such image, or a command failed; with its last words.
+        MachineError: no such image, or a command failed; with its last words.
     """
     import docker
 
-    from stack_builder.image.daemon import connect
-
-    client = connect()
     said: list[str] = []
     identity = None
     with request.progress.task(f"docker/Dockerfile on {request.name}"):
