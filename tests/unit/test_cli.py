@@ -28,7 +28,7 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
     assert result.returncode == 0
     for name, line in COMMANDS.items():
         assert f"  {name}" in result.stdout
-        assert line.split(".")[0][:40] in result.stdout
+        assert line.split(".")[0][:35] in result.stdout
     for code in ExitCode:
         assert f"{code:>4}  {code.meaning.split(':')[0]}" in result.stdout
 

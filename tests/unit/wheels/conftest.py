@@ -221,6 +221,7 @@ def stack_folder(tmp_path: Path, index_server: IndexServer) -> Callable[[], Path
         ]
         lock = {"schema_version": 1, "stack": "demo", "python": "3.11", "platform": "linux_x86_64"}
         lock |= {"resolver": "none", "exclude_newer": None, "artifacts": artifacts}
+        lock["requirements_sha256"] = hashlib.sha256(b"").hexdigest()
         (folder / "artifacts.json").write_text(json.dumps(lock))
         (folder / "requirements.txt").write_text("")
         return folder
