@@ -131,7 +131,7 @@ def make_policy(results: Results, version: str | None = None) -> Policy:
         )
     limit = _limit(results, rows)
     if len(rows) == 1 and not notes:
-        return _constant(release, rows[0], limit)
+        return _constant(results, steps, release, rows[0], limit)
     if len(rows) == 1 or offered.mechanism != "batch" or rows[-1].steps < offered.lowest_step:
         return _two_servers(release, rows, limit, offered, notes)
     speculating = next(arm for arm in results.arms if arm.name == rows[0].arm)
@@ -243,10 +243,20 @@ def _adaptive(
     )
 
 
-def _constant(release: str, row: Row, limit: int) -> Policy:
-    """One arm is best at every level."""
-    what = "never pays here: serve without it" if row.steps == 0 else "pays at every level measured: leave it on"
-    return Policy(release, (row,), None, _static_arguments(row.steps, limit), notes=(f"speculation {what}",))
+def _constant(results: Results, steps: Mapping[str, int], release: str, row: Row, limit: int) -> Policy:
+    """No level supports another arm than the one that is best at the lowest; says where that is all one knows."""
+    if row.steps == 0:
+        note = "speculation never pays here: serve without it"
+    else:
+        against = [compare(results, row.arm, name) for name, count in steps.items() if count < row.steps]
+        open_levels = sorted(
+            {f"{level:g}" for found in against for level, ratio in found.ratios.items() if ratio.says is Says.OPEN},
+            key=float,
+        )
+        note = "speculation pays at every level measured: leave it on"
+        if open_levels:
+            note = f"no level was found where speculation doesn't pay; open at {', '.join(open_levels)} clients"
+    return Policy(release, (row,), None, _static_arguments(row.steps, limit), notes=(note,))
 
 
 def _two_servers(release: str, rows: tuple[Row, ...], limit: int, offered: Mechanism, notes: Sequence[str]) -> Policy:

@@ -113,6 +113,15 @@ def test_speculation_that_always_pays_stays_on(results: MakeResults) -> None:
     assert any("leave it on" in note for note in policy.notes)
 
 
+def test_levels_that_stay_open_are_not_called_paying(results: MakeResults) -> None:
+    found = results(
+        {"base": lambda n: 100 * n, "eagle": lambda n: 150 * n if n < 50 else 100 * n}, arguments={"eagle": EAGLE}
+    )
+    policy = make_policy(found)
+    assert not any("every level" in note for note in policy.notes)
+    assert any("open at" in note for note in policy.notes)
+
+
 def test_speculation_that_never_pays_is_left_out(results: MakeResults) -> None:
     found = results({"base": lambda n: 100 * n, "eagle": lambda n: 80 * n}, arguments={"eagle": EAGLE})
     policy = make_policy(found)
