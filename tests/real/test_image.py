@@ -27,6 +27,7 @@ from stack_builder.image.build import Built, build
 from stack_builder.image.subject import Subject
 from stack_builder.image.wheel_layers import Options
 from stack_builder.image.workspace import Workspace
+from stack_builder.patchset.model import parse as parse_patch
 from stack_builder.progress import Silent
 from stack_builder.stack import lock as lock_file
 from stack_builder.stack import spec as stack_file
@@ -64,7 +65,7 @@ print(nvrtc.nvrtcVersion()[1:], bytes(cubin[:4]), size > 1000)
 def demo_wheel(folder: Path, version: str) -> Path:
     info = f"demo-{version}.dist-info"
     files = {
-        "demo.py": f"VERSION = {version!r}\n".encode(),
+        "demo.py": f"VERSION = {version!r}\nTABLE = {{10: [8]}}\n".encode(),
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: demo\nVersion: {version}\n".encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
@@ -126,6 +127,7 @@ from stack_builder.image.build import build
 from stack_builder.image.wheel_layers import Options
 from stack_builder.image.subject import Subject
 from stack_builder.image.workspace import Workspace
+from stack_builder.patchset.model import parse as parse_patch
 from stack_builder.progress import Silent
 from stack_builder.stack import receipt
 
@@ -160,7 +162,7 @@ def test_bytecode_is_of_the_kind_that_is_never_checked(small: Small, tmp_path: P
     pyc = f"{SITE.lstrip('/')}/__pycache__/demo.cpython-311.pyc"
     data = subprocess.run(["tar", "-xzOf", blob, pyc], stdout=subprocess.PIPE, check=True).stdout
     assert int.from_bytes(data[4:8], "little") == 1  # PEP 552: hash-based, unchecked
-    assert data[8:16] == importlib.util.source_hash(b"VERSION = '1.0'\n")
+    assert data[8:16] == importlib.util.source_hash(b"VERSION = '1.0'\nTABLE = {10: [8]}\n")
     if sys.version_info[:2] == (3, 11):
         assert data[:4] == importlib.util.MAGIC_NUMBER
         assert marshal.loads(data[16:]).co_filename == f"{SITE}/demo.py"
@@ -242,6 +244,40 @@ def test_the_engine_fetches_only_what_it_lacks(small: Small, loaded: str) -> Non
         assert in_container(tag, "python", "-c", "import demo; print(demo.VERSION)").strip() == "1.2"
     finally:
         client.images.remove(tag, force=True)
+
+
+PATCH = """\
+id = "a-table"
+title = "A patch for the tests"
+reason = "the tests need a patch that does something"
+scope = "only the demo distribution is concerned"
+reference = "none, it is made up"
+removal = "upstream since demo 2.0"
+distribution = "demo"
+versions = ">=1.0,<2"
+
+[[operation]]
+op = "ensure-dict-key"
+file = "demo.py"
+dict = "TABLE"
+key = 12
+copy_from = 10
+"""
+
+
+@pytest.mark.docker
+def test_a_patched_module_runs_patched(small: Small, loaded: str) -> None:
+    """The bytecode of the module as it was lies in a layer below and is never checked against its source."""
+    demo = next(each for each in small.subject.wheels if each.name == "demo")
+    subject = replace(small.subject, wheels=(demo,), patches=(parse_patch(PATCH, "test"),))
+    built = build(subject, small.wheels, small.options, small.space, Silent())
+    client = daemon.connect()
+    daemon.send(client, small.space.blobs, built.image, f"{loaded}-patched", Silent())
+    try:
+        said = in_container(f"{loaded}-patched", "python", "-c", "import demo; print(demo.TABLE, demo.__cached__)")
+        assert said.strip() == f"{{10: [8], 12: [8]}} {SITE}/__pycache__/demo.cpython-311.pyc"
+    finally:
+        client.images.remove(f"{loaded}-patched", force=True)
 
 
 @pytest.mark.docker
