@@ -14,6 +14,7 @@ from stack_builder.image.stream import LAYER_ERRORS, open_layer
 
 MAX_DIFFERENCES = 20
 _CHUNK = 1 << 20
+_FEW = 1 << 16  # compressed bytes, which may expand a thousandfold
 _ERRORS: tuple[type[Exception], ...] = (tarfile.TarError, *LAYER_ERRORS)
 
 
@@ -113,7 +114,7 @@ def _plain_offset(layer: Path, offset: int) -> int:
     inflate, plain = zlib.decompressobj(31), 0
     with layer.open("rb") as file:
         left = offset
-        while left > 0 and (data := file.read(min(_CHUNK, left))):
+        while left > 0 and (data := file.read(min(_FEW, left))):
             left -= len(data)
             while data:
                 plain += len(inflate.decompress(data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
@@ -114,10 +115,11 @@ class DebianProvider:
         """Install, normalise, unpack, compress. ``folder/root`` appears in one step, at the end."""
         debs.verify(lock.packages, request.cache / "debs")
         folder.mkdir(parents=True, exist_ok=True)
+        _sweep(request.cache / "base")
         shutil.rmtree(folder / "root", ignore_errors=True)
         with (
             request.progress.task(f"base {name} from {len(lock.packages)} packages"),
-            tempfile.TemporaryDirectory(prefix="new-", dir=request.cache / "base") as scratch,
+            tempfile.TemporaryDirectory(prefix=f"new-{os.getpid()}-", dir=request.cache / "base") as scratch,
         ):
             work = Path(scratch)
             work.chmod(0o755)  # apt's download user reads the repository
@@ -138,6 +140,13 @@ class _Pinned:
 
     lock: BaseLock
     relocked: str | None = None
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what builds that were killed have left half-made."""
+    for path in folder.glob("new-*-*"):
+        if not Path(f"/proc/{path.name.split('-')[1]}").exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _folder(request: BaseRequest, lock: BaseLock) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -248,7 +249,7 @@ def _unpacked(layers: Sequence[LayerRecord], identity: str, request: BaseRequest
     with locked(folder.with_suffix(".lock")):
         if not rootfs.path.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="new-", dir=request.cache / "base") as scratch:
+            with tempfile.TemporaryDirectory(prefix=f"new-{os.getpid()}-", dir=request.cache / "base") as scratch:
                 tree = Path(scratch) / "root"
                 readable_folder(tree)
                 for layer in layers:
