@@ -33,7 +33,6 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _INDEXES = (INDEX_TYPE, "application/vnd.docker.distribution.manifest.list.v2+json")
 _MANIFESTS = (MANIFEST_TYPE, "application/vnd.docker.distribution.manifest.v2+json")
-ACCEPT = ", ".join((*_INDEXES, *_MANIFESTS))
 
 
 class Source(Protocol):

@@ -10,7 +10,7 @@ import httpx
 
 from stack_builder import __version__
 from stack_builder.errors import MachineError, UsageError
-from stack_builder.image.base.images import ACCEPT
+from stack_builder.registry.manifest import ACCEPT
 
 _NAME = re.compile(r"(?P<host>[a-z0-9.-]+(:[0-9]+)?)/(?P<path>[a-z0-9]+([._/-]+[a-z0-9]+)*)")
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
