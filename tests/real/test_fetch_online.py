@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -32,9 +33,11 @@ def test_pip_installs_what_was_fetched(tmp_path: Path, capsys: pytest.CaptureFix
         for name, sha256 in WHEELS.items()
     ]
     lock = {"schema_version": 1, "stack": "demo", "python": "3.11", "platform": "linux_x86_64", "resolver": "none"}
-    (stack / "artifacts.json").write_text(json.dumps({**lock, "exclude_newer": None, "artifacts": artifacts}))
     requirements = "".join(f"{a['name']}=={a['version']} --hash=sha256:{a['sha256']}\n" for a in artifacts)
     (stack / "requirements.txt").write_text(requirements)
+    lock |= {"exclude_newer": None, "artifacts": artifacts}
+    lock["requirements_sha256"] = hashlib.sha256(requirements.encode()).hexdigest()
+    (stack / "artifacts.json").write_text(json.dumps(lock))
 
     assert run(["fetch", str(stack), "--print-paths"]) == 0
     paths = capsys.readouterr().out.split()
