@@ -2,7 +2,8 @@
 
 One run gives one row per way, on this machine and its present load: repeat it, and read wall times with that in mind.
 The wheels are in the store and the base is made and imported before any clock starts; hashing the wheels is part of
-every way. ``--set core`` takes torch's closure with sglang-kernel and flashinfer (some 3 GB), ``full`` the whole stack.
+every way. ``--set core`` takes torch's closure with sglang-kernel and flashinfer (some 3 GB), ``full`` the whole
+stack, and ``small`` a few wheels, to try the benchmark itself.
 
     python benchmarks/image.py --set core --ways stackb,stackb-docker,buildkit-uv,buildkit-pip,buildah
 """
@@ -10,6 +11,7 @@ every way. ``--set core`` takes torch's closure with sglang-kernel and flashinfe
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
 import json
 import os
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,7 +39,12 @@ from stack_builder.stack import lock as lock_file
 from stack_builder.stack import spec as stack_file
 from stack_builder.wheels.store import Store
 
-CORE = ("torch", "sglang-kernel", "flashinfer-python")
+SETS = {
+    "core": ("torch", "sglang-kernel", "flashinfer-python"),
+    "small": ("numpy", "nvidia-cuda-nvrtc", "cuda-bindings", "fsspec"),
+    "full": ("sglang",),
+}
+SMALL_PIN = "fsspec"
 BASE_TAG = "stackb-bench:base"
 TAG = "stackb-bench:image"
 
@@ -80,6 +88,12 @@ class Bench:
     shared: Workspace
     bytecode: bool
 
+    @property
+    def large_pin(self) -> str:
+        """The kernel wheel, which changes with every release; where it is not in the set, the largest."""
+        largest = max(self.subject.wheels, key=lambda wheel: wheel.size).name
+        return next((w.name for w in self.subject.wheels if w.name == "sglang-kernel"), largest)
+
     def context(self) -> Path:
         """A build context: wheels, requirements with hashes, uv, pip."""
         folder = self.scratch / "context"
@@ -100,13 +114,13 @@ def main() -> None:
     """Measure and print a table and JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stack")
-    parser.add_argument("--set", choices=("core", "full"), default="core")
+    parser.add_argument("--set", choices=tuple(SETS), default="core")
     parser.add_argument("--ways", default="stackb,stackb-docker,buildkit-uv")
     parser.add_argument("--bytecode", action="store_true", help="compile in every way")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=resources.cache()) as scratch:
-        bench = prepare(arguments.stack, arguments.set == "core", arguments.bytecode, Path(scratch))
+        bench = prepare(arguments.stack, SETS[arguments.set], arguments.bytecode, Path(scratch))
         rows = [row for way in arguments.ways.split(",") for row in WAYS[way](bench)]
     total = sum(w.size for w in bench.subject.wheels)
     print(
@@ -119,16 +133,15 @@ def main() -> None:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
 
-def prepare(stack: str | None, core: bool, bytecode: bool, scratch: Path) -> Bench:
-    """Read the stack, take what is asked for, make the base."""
+def prepare(stack: str | None, roots: Iterable[str], bytecode: bool, scratch: Path) -> Bench:
+    """Read the stack and take what the roots need."""
     folder = stack_file.find(stack)
     spec, lock = stack_file.load(folder), lock_file.load(folder)
-    if core:
-        wanted, size = set(CORE), 0
-        while len(wanted) != size:
-            size = len(wanted)
-            wanted |= {a.name for a in lock.artifacts if wanted & set(a.via) and a.name not in ("sglang",)}
-        lock = replace(lock, artifacts=tuple(a for a in lock.artifacts if a.name in wanted))
+    wanted, size = set(roots), 0
+    while len(wanted) != size:
+        size = len(wanted)
+        wanted |= {a.name for a in lock.artifacts if wanted & set(a.via)}
+    lock = replace(lock, artifacts=tuple(a for a in lock.artifacts if a.name in wanted))
     store, shared = Store(), Workspace(resources.cache())
     wheels = {}
     for artifact in lock.artifacts:
@@ -180,16 +193,30 @@ def run(bench: Bench, space: Workspace, subject: Subject, wheels: dict[str, Path
 
 
 def changed(bench: Bench, name: str) -> tuple[Subject, dict[str, Path]]:
-    """The same stack with another build of one wheel: one byte of its zip comment differs, so all its hashes do."""
+    """The same stack with another build of one wheel: it holds one module more."""
     old = next(w for w in bench.subject.wheels if w.name == name)
     path = bench.scratch / "changed" / old.filename
-    path.parent.mkdir(exist_ok=True)
-    data = bytearray(bench.wheels[old.filename].read_bytes())
-    data[-2:] = (1).to_bytes(2, "little")  # the end record's length of comment
-    path.write_bytes(bytes(data) + b"!")
-    new = replace(old, sha256=hashlib.sha256(path.read_bytes()).hexdigest(), size=path.stat().st_size)
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        shutil.copyfile(bench.wheels[old.filename], path)
+        add_module(path, f"{old.name.replace('-', '_')}_changed.py", b"changed = True\n")
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    new = replace(old, sha256=digest, size=path.stat().st_size)
     wheels = tuple(new if w is old else w for w in bench.subject.wheels)
     return replace(bench.subject, wheels=wheels), {**bench.wheels, old.filename: path}
+
+
+def add_module(wheel: Path, name: str, data: bytes) -> None:
+    """Append a module and a new RECORD; everything else stays where it is, as it is compressed."""
+    with zipfile.ZipFile(wheel, "a") as archive:
+        record = next(i for i in archive.infolist() if i.filename.count("/") == 1 and i.filename.endswith("/RECORD"))
+        rows = archive.read(record)
+        archive.filelist.remove(record)
+        del archive.NameToInfo[record.filename]
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+        archive.writestr(name, data)
+        archive.writestr(record.filename, rows + f"{name},sha256={digest},{len(data)}\n".encode())
 
 
 def stackb(bench: Bench) -> Iterator[Row]:
@@ -202,7 +229,7 @@ def stackb(bench: Bench) -> Iterator[Row]:
 
     yield measured("stackb: artifact, cold", work, bench.subject, bench.wheels)
     yield measured("stackb: artifact, nothing changed", work, bench.subject, bench.wheels)
-    for name in ("fsspec", "sglang-kernel"):
+    for name in (SMALL_PIN, bench.large_pin):
         yield measured(f"stackb: artifact, {name} changed", work, *changed(bench, name))
 
 
@@ -216,7 +243,7 @@ def stackb_docker(bench: Bench) -> Iterator[Row]:
         return daemon.send(daemon.connect(), space.blobs, built.image, TAG, Lines())
 
     yield measured("stackb: into the engine, cold", into, bench.subject, bench.wheels)
-    for name in ("fsspec", "sglang-kernel"):
+    for name in (SMALL_PIN, bench.large_pin):
         yield measured(f"stackb: into the engine, {name} changed", into, *changed(bench, name))
     forget(TAG)
 
@@ -227,13 +254,13 @@ def buildkit(bench: Bench, way: str, command: str) -> Iterator[Row]:
     context = bench.context()
     (context / "Dockerfile").write_text(DOCKERFILE.format(base=BASE_TAG, command=command))
     yield measured(f"{way}: into the engine, cold", post_build, context)
-    subject, wheels = changed(bench, "fsspec")
-    new = next(w for w in subject.wheels if w.name == "fsspec")
+    subject, wheels = changed(bench, SMALL_PIN)
+    new = next(w for w in subject.wheels if w.name == SMALL_PIN)
     (context / "wheels" / new.filename).unlink()
     os.link(wheels[new.filename], context / "wheels" / new.filename)
     lines = (f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in subject.wheels)
     (context / "requirements.txt").write_text("".join(lines))
-    yield measured(f"{way}: into the engine, fsspec changed", post_build, context)
+    yield measured(f"{way}: into the engine, {SMALL_PIN} changed", post_build, context)
     forget(TAG)
     shutil.rmtree(context)
 
