@@ -17,6 +17,7 @@ import json
 import os
 import resource
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -198,8 +199,7 @@ def changed(bench: Bench, name: str) -> tuple[Subject, dict[str, Path]]:
     path = bench.scratch / "changed" / old.filename
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
-        shutil.copyfile(bench.wheels[old.filename], path)
-        add_module(path, f"{old.name.replace('-', '_')}_changed.py", b"changed = True\n")
+        add_module(bench.wheels[old.filename], path, f"{old.name.replace('-', '_')}_changed.py", b"changed = True\n")
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     new = replace(old, sha256=digest, size=path.stat().st_size)
@@ -207,16 +207,28 @@ def changed(bench: Bench, name: str) -> tuple[Subject, dict[str, Path]]:
     return replace(bench.subject, wheels=wheels), {**bench.wheels, old.filename: path}
 
 
-def add_module(wheel: Path, name: str, data: bytes) -> None:
-    """Append a module and a new RECORD; everything else stays where it is, as it is compressed."""
-    with zipfile.ZipFile(wheel, "a") as archive:
-        record = next(i for i in archive.infolist() if i.filename.count("/") == 1 and i.filename.endswith("/RECORD"))
-        rows = archive.read(record)
-        archive.filelist.remove(record)
-        del archive.NameToInfo[record.filename]
+def add_module(wheel: Path, target: Path, name: str, data: bytes) -> None:
+    """Write a wheel with one module more; everything else is copied as it is compressed."""
+    with wheel.open("rb") as file, zipfile.ZipFile(file) as old, zipfile.ZipFile(target, "w") as new:
+        for info in old.infolist():
+            if info.filename.count("/") == 1 and info.filename.endswith("/RECORD"):
+                record = info.filename
+                continue
+            file.seek(info.header_offset + 26)
+            name_length, extra_length = struct.unpack("<HH", file.read(4))
+            file.seek(info.header_offset + 30 + name_length + extra_length)
+            raw = file.read(info.compress_size)
+            info.flag_bits &= ~0x08  # sizes stand in the header, not behind the data
+            info.header_offset = new.fp.tell()
+            new.fp.write(info.FileHeader(zip64=False) + raw)
+            new.filelist.append(info)
+            new.NameToInfo[info.filename] = info
+            new.start_dir = new.fp.tell()
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
-        archive.writestr(name, data)
-        archive.writestr(record.filename, rows + f"{name},sha256={digest},{len(data)}\n".encode())
+        new.writestr(name, data)
+        with zipfile.ZipFile(wheel) as again:
+            rows = again.read(record)
+        new.writestr(record, rows + f"{name},sha256={digest},{len(data)}\n".encode())
 
 
 def stackb(bench: Bench) -> Iterator[Row]:
@@ -231,6 +243,7 @@ def stackb(bench: Bench) -> Iterator[Row]:
     yield measured("stackb: artifact, nothing changed", work, bench.subject, bench.wheels)
     for name in (SMALL_PIN, bench.large_pin):
         yield measured(f"stackb: artifact, {name} changed", work, *changed(bench, name))
+    shutil.rmtree(space.root)
 
 
 def stackb_docker(bench: Bench) -> Iterator[Row]:
@@ -246,6 +259,7 @@ def stackb_docker(bench: Bench) -> Iterator[Row]:
     for name in (SMALL_PIN, bench.large_pin):
         yield measured(f"stackb: into the engine, {name} changed", into, *changed(bench, name))
     forget(TAG)
+    shutil.rmtree(space.root)
 
 
 def buildkit(bench: Bench, way: str, command: str) -> Iterator[Row]:
