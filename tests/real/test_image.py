@@ -41,13 +41,6 @@ pytestmark = [pytest.mark.online, pytest.mark.timeout(900)]
 
 NAMES = {"numpy", "cuda-bindings", "cuda-pathfinder", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"}
 SITE = "/opt/venv/lib/python3.11/site-packages"
-RECIPE = """\
-suite = "bookworm"
-python = "3.11"
-glibc = "2.36"
-packages = ["usr-is-merged", "python3.11", "libstdc++6"]
-exclude = ["/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*"]
-"""
 NVRTC = """
 import ctypes
 from cuda.bindings import nvrtc
@@ -88,6 +81,7 @@ def record(path: Path) -> WheelRecord:
 @dataclass(frozen=True)
 class Small:
     root: Path
+    cache: Path
     subject: Subject
     wheels: dict[str, Path]
     options: Options
@@ -95,13 +89,12 @@ class Small:
 
     @property
     def space(self) -> Workspace:
-        return Workspace(self.root / "cache")
+        return Workspace(self.cache)
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
+def small(tmp_path_factory: pytest.TempPathFactory, small_recipe: Path, small_cache: Path) -> Small:
     root = tmp_path_factory.mktemp("image")
-    (root / "small.toml").write_text(RECIPE)
     folder = stack_file.find("cu130-sglang-0.5.23")
     spec, lock = stack_file.load(folder), lock_file.load(folder)
     lock = replace(lock, artifacts=tuple(each for each in lock.artifacts if each.name in NAMES))
@@ -114,9 +107,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
     subject = Subject.of_stack(spec, lock, "sm_120")
     subject = replace(subject, wheels=tuple(sorted((*subject.wheels, record(demo)), key=lambda each: each.name)))
     wheels[demo.name] = demo
-    options = Options(base=f"recipe:{root / 'small.toml'}", jobs=2)
-    built = build(subject, wheels, options, Workspace(root / "cache"), Silent())
-    return Small(root, subject, wheels, options, built)
+    options = Options(base=f"recipe:{small_recipe}", jobs=2)
+    built = build(subject, wheels, options, Workspace(small_cache), Silent())
+    return Small(root, small_cache, subject, wheels, options, built)
 
 
 AGAIN = """
@@ -147,7 +140,7 @@ def test_folder_umask_zone_locale_and_number_of_cores_do_not_show(small: Small, 
     output.write(small.built, output.parse(str(tmp_path / "out")), small.space.blobs, Silent())
     again = tmp_path / "elsewhere" / "cache"
     again.mkdir(parents=True)
-    shutil.copytree(small.root / "cache" / "debs", again / "debs")  # not to fetch them twice
+    shutil.copytree(small.cache / "debs", again / "debs")  # not to fetch them twice
     (tmp_path / "script.py").write_text(AGAIN)
     paths = json.dumps([str(path) for path in small.wheels.values()])
     argv = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "out" / output.RECEIPT), str(again), paths]
