@@ -52,7 +52,12 @@ class StackbError(Exception):
 
     def __str__(self) -> str:
         line = self.what if self.where is None else f"{self.where}: {self.what}"
-        return line if self.fix is None else f"{line}. {self.fix[0].upper()}{self.fix[1:]}."
+        if self.fix is None:
+            return line
+        # what is to be typed (venv:DIR, --output) keeps its case
+        start = self.fix.split(maxsplit=1)[0]
+        fix = f"{self.fix[0].upper()}{self.fix[1:]}" if start.isalpha() else self.fix
+        return f"{line}. {fix}{'' if fix.endswith(('.', '?')) else '.'}"
 
 
 class UsageError(StackbError):
@@ -86,4 +91,5 @@ _OS_FIXES = {
 def from_os_error(error: OSError) -> StackbError:
     """Turn an ``OSError`` that reached the command line into one line with what to do next."""
     what = error.strerror or str(error)
-    return MachineError(what, where=error.filename, fix=_OS_FIXES.get(error.errno or 0))
+    # without a file name it is a stream of ours, such as a full stdout: no advice on caches would help
+    return MachineError(what, where=error.filename, fix=_OS_FIXES.get(error.errno or 0) if error.filename else None)

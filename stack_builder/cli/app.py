@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 import typer
 
@@ -84,9 +85,14 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         the exit code; every failure has been reported on stderr in one line.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller (>&-)
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as the process lives
     try:
         build_app(arguments)(args=list(arguments), prog_name="stackb")
     except SystemExit as stop:  # how typer ends: --help, usage errors, typer.Exit, Ctrl-C
+        if stop.code == ExitCode.INTERRUPTED:
+            return _fail("interrupted", ExitCode.INTERRUPTED)
         return stop.code if isinstance(stop.code, int) else ExitCode.CLEAN
     except KeyboardInterrupt:
         return _fail("interrupted", ExitCode.INTERRUPTED)

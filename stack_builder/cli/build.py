@@ -17,7 +17,7 @@ from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.image import output as image_output
 from stack_builder.image.base.providers import by_engine
 from stack_builder.image.base.providers import source as base_source
-from stack_builder.image.build import build, forecast
+from stack_builder.image.build import Built, build, forecast
 from stack_builder.image.subject import Subject
 from stack_builder.image.summary import built_text, forecast_text
 from stack_builder.image.wheel_layers import Options
@@ -29,6 +29,7 @@ from stack_builder.stack import lock as lock_file
 from stack_builder.stack import spec as stack_file
 from stack_builder.stack.lock import Lock
 from stack_builder.stack.spec import StackSpec
+from stack_builder.supply import beside, signing
 from stack_builder.wheels.fetch import Network, fetch
 from stack_builder.wheels.http import Http
 from stack_builder.wheels.index import indexes_of
@@ -75,6 +76,10 @@ def command(
     jobs: Annotated[
         int | None, typer.Option(min=1, max=256, help="Worker processes; one per core if left out.")
     ] = None,
+    sign_with: Annotated[
+        str | None,
+        typer.Option(metavar="CMD", help="Sign the digest: a command from stdin to stdout (docs/signing.md)."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; do nothing.")] = False,
 ) -> None:
     """Build a container image from a lock: the same lock gives the same digest, on any machine.
@@ -86,6 +91,8 @@ def command(
     spec, lock = stack_file.load(place), lock_file.load(place)
     said = progress.for_terminal()
     goal = image_output.parse(output or f"out/{spec.stack.name}")
+    if sign_with is not None and goal.receipt is None:
+        raise UsageError("a signature needs a place beside the image", where="--sign-with", fix="write to DIR or TAR")
     source = base or base_source(spec.base)
     options = Options(
         base=by_engine(source) if engine is Engine.DOCKER else source,
@@ -104,7 +111,23 @@ def command(
         return
     wheels = _fetch(lock, spec, store, offline, folder, said)
     built = build(Subject.of_stack(spec, lock, target, patches, wheels), wheels, options, space, said)
-    write(built_text(built, image_output.write(built, goal, space.blobs, said)))
+    before = goal.receipt.read_bytes() if goal.receipt is not None and goal.receipt.is_file() else None
+    line = image_output.write(built, goal, space.blobs, said)
+    if goal.receipt is not None:
+        _papers(built, lock, spec, goal.receipt, before, sign_with)
+    write(built_text(built, line))
+
+
+def _papers(
+    built: Built, lock: Lock, spec: StackSpec, receipt: Path, before: bytes | None, sign_with: str | None
+) -> None:
+    """SBOM, provenance and signature beside the image; made again only where the receipt is another."""
+    prefix = receipt.name.removesuffix(image_output.RECEIPT)
+    papers = [receipt.with_name(f"{prefix}{name}") for name in (beside.SBOM, beside.PROVENANCE)]
+    if receipt.read_bytes() != before or not all(paper.is_file() for paper in papers):
+        beside.write_beside(built.receipt, lock, spec, receipt.parent, prefix=prefix)
+    if sign_with is not None:
+        signing.sign(built.image.manifest_digest, sign_with, receipt.with_name(f"{prefix}{signing.SIGNATURE}"))
 
 
 def _gpu(given: str | None, spec: StackSpec) -> str:

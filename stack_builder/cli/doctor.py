@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from stack_builder import progress
 from stack_builder.cli.output import Format, emit
 from stack_builder.diagnose import target as targets
 from stack_builder.diagnose.arch import parse_gpu
@@ -15,6 +16,8 @@ from stack_builder.diagnose.doctor import examine
 from stack_builder.diagnose.sglang.locate import source_of
 from stack_builder.diagnose.sglang.pair import judge_model
 from stack_builder.errors import UsageError
+
+_PACKED = ("stack", "wheels", "oci", "image")
 
 
 def command(
@@ -37,6 +40,10 @@ def command(
     if draft is not None and model is None:
         raise UsageError("--draft without --model", fix="give the folder of the model as well")
     parsed = targets.parse(target)
+    if parsed.kind in _PACKED:
+        progress.for_terminal().note(
+            f"reading {parsed.kind}:{parsed.value}; a first check unpacks its libraries into the cache, some GB"
+        )
     report = examine(parsed, gpu=parse_gpu(gpu) if gpu else None, host=host, wheels=wheels)
     if model is not None:
         found, skipped = judge_model(source_of(parsed, wheels=wheels), model, draft, tensor_parallel=tp)

@@ -75,7 +75,7 @@ def command(
         raise typer.Exit(_stop(port))
     words = [*([stack] if stack and stack.startswith("-") else []), *(extra or [])]
     folder = stacks.find(None if stack and stack.startswith("-") else stack)
-    if model is None:
+    if not model:
         raise UsageError("no model was given", where="--model", fix="give a folder or a hub name")
     loaded = stacks.load(folder)
     request = Request(

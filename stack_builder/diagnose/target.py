@@ -96,9 +96,7 @@ def _existing(target: TargetSpec) -> TargetSpec:
         if not _IMAGE.fullmatch(target.value) and not re.fullmatch(r"[a-z0-9][\w.\-/]*", target.value):
             raise UsageError(f"'{target.value}' is no image reference", fix="write image:NAME:TAG")
     elif not path.exists():
-        raise UsageError(
-            "no such file or directory", where=path, fix=f"{FORMS[target.kind]} names something that exists"
-        )
+        raise UsageError("no such file or directory", where=path, fix=f"name one that exists, as {FORMS[target.kind]}")
     elif target.kind == "venv" and not _is_venv(path):
         raise UsageError("not a virtual environment: it has no pyvenv.cfg", where=path, fix=_instead(target))
     elif target.kind == "python" and not (path.is_file() and _PYTHON.fullmatch(path.name)):
@@ -114,8 +112,8 @@ def _instead(target: TargetSpec) -> str:
     """Say which kind would fit."""
     others = [reading for reading in _readings(target.value) if reading.kind != target.kind]
     if others:
-        return f"did you mean {' or '.join(f'{other.kind}:{other.value}' for other in others)}?".rstrip("?")
-    return f"{FORMS[target.kind]} is what this kind wants"
+        return f"write {' or '.join(f'{other.kind}:{other.value}' for other in others)}"
+    return f"name one, as {FORMS[target.kind]}"
 
 
 def _readings(text: str) -> list[TargetSpec]:

@@ -173,14 +173,16 @@ def parse(text: str, where: object) -> StackSpec:
     """
     try:
         return StackSpec.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"not TOML: {error}", where=where) from error
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "file"
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         message = re.sub(r"^Value error, ", "", first["msg"])
-        raise UsageError(f"{key}: {message}{more}", where=where, fix="compare with lockfiles/ in the README") from error
+        raise UsageError(
+            f"{key}: {message}{more}", where=where, fix="compare with a stack.toml that ships with stackb (lockfiles/)"
+        ) from error
 
 
 def available() -> list[str]:

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from uv import find_uv_bin
 
 from stack_builder import resources
 from stack_builder.diagnose.sglang import launch
@@ -106,7 +107,7 @@ def real_options(wheel, tmp_path_factory):
         with zipfile.ZipFile(wheel(version)) as archive:
             archive.extractall(site, [n for n in archive.namelist() if n.startswith("sglang/") and n.endswith(".py")])
         packages = [word for name in NEEDED_BY_THE_ORACLE for word in ("--with", name)]
-        command = ["uv", "run", "-q", "--no-project", "--python", sys.executable, *packages, "python", ORACLE, site]
+        command = [find_uv_bin(), "run", "-q", "--no-project", "--python", sys.executable, *packages, "python", ORACLE, site]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         return json.loads(done.stdout)
