@@ -107,7 +107,18 @@ def real_options(wheel, tmp_path_factory):
         with zipfile.ZipFile(wheel(version)) as archive:
             archive.extractall(site, [n for n in archive.namelist() if n.startswith("sglang/") and n.endswith(".py")])
         packages = [word for name in NEEDED_BY_THE_ORACLE for word in ("--with", name)]
-        command = [find_uv_bin(), "run", "-q", "--no-project", "--python", sys.executable, *packages, "python", ORACLE, site]
+        command = [
+            find_uv_bin(),
+            "run",
+            "-q",
+            "--no-project",
+            "--python",
+            sys.executable,
+            *packages,
+            "python",
+            ORACLE,
+            site,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         return json.loads(done.stdout)
