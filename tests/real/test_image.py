@@ -233,7 +233,7 @@ def test_the_engine_fetches_only_what_it_lacks(small: Small, loaded: str) -> Non
     client = daemon.connect()
     daemon.send(client, small.space.blobs, built.image, tag, Listening())
     try:
-        # the engine keeps no blobs, only what it unpacked on top of each other: it wants the changed layer and all above
+        # the engine keeps no blobs, only layers unpacked on top of each other: it wants the changed one and all above
         before, after = ([layer.digest for layer in each.image.layers] for each in (small.built, built))
         below = next(number for number, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1])
         assert notes == [f"{len(after) - below} of {len(after)} layers sent, the engine had the others"]
