@@ -24,8 +24,11 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import docker
 
 from stack_builder import resources
 from stack_builder.image import daemon, oci
@@ -68,13 +71,15 @@ PIP = (
 class Row:
     """One measurement.
 
-    Seconds of the clock; seconds of the processors and memory of the largest process in MB, a daemon's left out.
+    Seconds of the clock; seconds of the processors and memory of the largest process in MB, a daemon's left out; the
+    machine's load average (1 minute) at the end.
     """
 
     way: str
     wall_s: float
     cpu_s: float
     rss_mb: int
+    load: float
     note: str = ""
 
 
@@ -122,14 +127,15 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=resources.cache()) as scratch:
         bench = prepare(arguments.stack, SETS[arguments.set], arguments.bytecode, Path(scratch))
-        rows = [row for way in arguments.ways.split(",") for row in WAYS[way](bench)]
-    total = sum(w.size for w in bench.subject.wheels)
-    print(
-        f"{len(bench.subject.wheels)} wheels, {total / 1e9:.2f} GB, bytecode: {bench.bytecode}, {os.cpu_count()} cores"
-    )
-    print(f"{'way':<44}{'wall s':>8}{'CPU s':>8}{'MB':>6}  note")
-    for row in rows:
-        print(f"{row.way:<44}{row.wall_s:>8.1f}{row.cpu_s:>8.1f}{row.rss_mb:>6}  {row.note}")
+        total = sum(w.size for w in bench.subject.wheels) / 1e9
+        print(f"{len(bench.subject.wheels)} wheels, {total:.2f} GB, bytecode {bench.bytecode}, {os.cpu_count()} cores")
+        print(f"{'way':<44}{'wall s':>8}{'CPU s':>8}{'MB':>6}{'load':>6}  note", flush=True)
+        rows = []
+        for way in arguments.ways.split(","):
+            for row in WAYS[way](bench):
+                rows.append(row)
+                numbers = f"{row.wall_s:>8.1f}{row.cpu_s:>8.1f}{row.rss_mb:>6}{row.load:>6.1f}"
+                print(f"{row.way:<44}{numbers}  {row.note[:80]}", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
@@ -185,7 +191,14 @@ def measured(way: str, work: Callable[..., str], *arguments: object) -> Row:
     with os.fdopen(read) as pipe:
         note = pipe.read()
     _, _, usage = os.wait4(child, 0)
-    return Row(way, time.monotonic() - started, usage.ru_utime + usage.ru_stime, usage.ru_maxrss // 1024, note)
+    return Row(
+        way,
+        time.monotonic() - started,
+        usage.ru_utime + usage.ru_stime,
+        usage.ru_maxrss // 1024,
+        os.getloadavg()[0],
+        note,
+    )
 
 
 def run(bench: Bench, space: Workspace, subject: Subject, wheels: dict[str, Path]) -> Built:
@@ -268,6 +281,7 @@ def buildkit(bench: Bench, way: str, command: str) -> Iterator[Row]:
     context = bench.context()
     (context / "Dockerfile").write_text(DOCKERFILE.format(base=BASE_TAG, command=command))
     yield measured(f"{way}: into the engine, cold", post_build, context)
+    forget(TAG)  # nothing that it kept would be used again: the folder that is mounted is another one
     subject, wheels = changed(bench, SMALL_PIN)
     new = next(w for w in subject.wheels if w.name == SMALL_PIN)
     (context / "wheels" / new.filename).unlink()
@@ -335,8 +349,8 @@ def import_base(bench: Bench) -> None:
 def forget(tag: str) -> None:
     """Remove an image and what BuildKit kept of it."""
     client = daemon.connect()
-    client.images.remove(tag, force=True)
-    client.images.prune()
+    with suppress(docker.errors.ImageNotFound):  # a build that failed
+        client.images.remove(tag, force=True)
     client.api.prune_builds()
 
 
