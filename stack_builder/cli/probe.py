@@ -14,6 +14,7 @@ from stack_builder.diagnose.probes import judge_probes
 from stack_builder.errors import UsageError
 from stack_builder.probe import runner
 from stack_builder.report import Report
+from stack_builder.report.text import printable
 
 
 def command(
@@ -34,7 +35,7 @@ def command(
     say = progress.for_terminal()
     outcomes = []
     for outcome in runner.run_probes(_interpreter(parsed, gpus), gpu=gpu, only=only or (), limit=time_limit):
-        say.note(f"{outcome.status:>9}  {outcome.probe}" + (f": {outcome.reason}" if outcome.reason else ""))
+        say.note(f"{outcome.status:>9}  {outcome.probe}" + (f": {printable(outcome.reason)}" if outcome.reason else ""))
         outcomes.append(outcome)
     findings, skipped = judge_probes(outcomes)
     facts = {outcome.probe: dict(outcome.facts) for outcome in outcomes if outcome.status == "ok"}

@@ -187,8 +187,7 @@ class DockerLauncher:
             if not mount.read_only:
                 mount.host.mkdir(parents=True, exist_ok=True)
         try:
-            client = docker.from_env()
-            container = client.containers.run(**container_options(plan, self._image, self._gpus))
+            container = self._start(docker.from_env(), container_options(plan, self._image, self._gpus))
         except docker.errors.ImageNotFound as error:
             fix = f"run stackb build {plan.request.stack} --output docker:{self._image}"
             raise MachineError("the Docker engine has no such image", where=self._image, fix=fix) from error
@@ -208,6 +207,21 @@ class DockerLauncher:
             )
         return DockerServer(container, pump)
 
+    def _start(self, client: Any, options: dict[str, Any]) -> Any:
+        """Create and start a container; one that cannot be started is not left behind."""
+        import docker.errors
+
+        container = client.containers.create(**options)
+        try:
+            container.start()
+        except docker.errors.APIError as error:
+            container.remove(force=True)
+            # an engine without CAP_SYS_RESOURCE cannot raise limits: the server then runs with the engine's own
+            if "rlim" in _engine_says(error) and options.pop("ulimits", None) is not None:
+                return self._start(client, options)
+            raise
+        return container
+
 
 def container_options(plan: LaunchPlan, image: str, gpus: str) -> dict[str, Any]:
     """Arguments of the Docker SDK's ``containers.run`` for a plan; what ``--dry-run`` shows."""
@@ -215,7 +229,6 @@ def container_options(plan: LaunchPlan, image: str, gpus: str) -> dict[str, Any]
         "image": image,
         "command": list(plan.argv),
         "environment": dict(plan.env),
-        "detach": True,
         "init": True,  # reaps the schedulers that SGLang leaves behind when it kills its own tree
         "network_mode": "host",
         "shm_size": _SHARED_MEMORY,
