@@ -8,6 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.hardening.plugin import (  # noqa: F401 - pytest finds hooks and fixtures by their names
+    hardened,
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_deselected,
+    pytest_runtest_makereport,
+    pytest_sessionfinish,
+    recorded_rows,
+    sample,
+)
+
 
 @pytest.fixture(autouse=True)
 def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

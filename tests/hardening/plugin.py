@@ -1,0 +1,116 @@
+"""How tests record rows of ``docs/hardening.md``: the fixtures ``hardened`` and ``sample``, and two options."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hardening import table
+from tests.hardening.table import Row
+
+Recorder = Callable[..., None]
+Sample = Callable[[int, int], list[int]]
+
+_SHA256 = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{56}\b")
+_LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost):\d+")
+_ROWS = pytest.StashKey[dict[str, list[Row]]]()  # by test function, of those that ran to their end
+_SHORT = pytest.StashKey[set[str]]()  # test functions of which some case was skipped, failed or not chosen
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("hardening")
+    group.addoption("--exhaustive", action="store_true", help="try every fault, not a sample")
+    group.addoption("--hardening-table", type=Path, metavar="PATH", help="renew the rows of the tests that run there")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_ROWS], config.stash[_SHORT] = {}, set()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let whoever reads the table come when it is complete."""
+    items.sort(key=lambda item: "recorded_rows" in getattr(item, "fixturenames", ()))
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.config.stash[_SHORT].add(_name(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if not report.passed:
+        item.config.stash[_SHORT].add(_name(item))
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path = session.config.getoption("--hardening-table")
+    if path is None:
+        return
+    old = table.parse(path.read_text(encoding="utf-8")) if path.is_file() else []
+    path.write_text(table.render(table.renewed(old, session.config.stash[_ROWS])), encoding="utf-8")
+
+
+@pytest.fixture
+def hardened(request: pytest.FixtureRequest, tmp_path: Path) -> Recorder:
+    """Record a row: ``hardened(group, fault, tried=, survived=, cases=, code=, shown=, bound=)``.
+
+    See :class:`~tests.hardening.table.Row`. Rows of one test and fault add up. What was not survived fails the test.
+    """
+    rows, test = request.config.stash[_ROWS], _name(request.node)
+
+    def record(
+        group: str,
+        fault: str,
+        *,
+        tried: int = 1,
+        survived: int = 1,
+        cases: int | None = None,
+        code: int | None = None,
+        shown: str = "",
+        bound: str = "",
+    ) -> None:
+        assert group in table.GROUPS
+        row = Row(group, fault, tried, survived, cases, code, _timeless(shown, tmp_path), bound, test)
+        rows.setdefault(test, []).append(row)
+        assert 0 < survived == tried
+
+    return record
+
+
+@pytest.fixture
+def sample(request: pytest.FixtureRequest) -> Sample:
+    """``sample(cases, count)``: numbers below ``cases``, the same each time; all of them with ``--exhaustive``."""
+
+    def choose(cases: int, count: int) -> list[int]:
+        if request.config.getoption("--exhaustive") or count >= cases:
+            return list(range(cases))
+        return sorted(random.Random(request.node.nodeid).sample(range(cases), count))
+
+    return choose
+
+
+@pytest.fixture
+def recorded_rows(request: pytest.FixtureRequest) -> dict[str, list[Row]]:
+    """Rows by test, of the tests of this run of which every case ran."""
+    short = request.config.stash[_SHORT]
+    return {test: table.merged(rows) for test, rows in request.config.stash[_ROWS].items() if test not in short}
+
+
+def _name(item: pytest.Item) -> str:
+    path = item.path.relative_to(table.ROOT / "tests")
+    return f"{path}::{getattr(item, 'originalname', item.name)}"
+
+
+def _timeless(line: str, folder: Path) -> str:
+    """A line without what another run or machine would change, and without what would break the table."""
+    line = line.strip().replace(str(folder), "DIR").replace("`", "'")
+    line = _LOOPBACK.sub("HOST", _SHA256.sub(r"\1…", line))
+    assert line.isprintable(), "more than one line, or control characters"
+    return line

@@ -1,0 +1,178 @@
+"""The table of ``docs/hardening.md``: rows that tests record, as Markdown and back.
+
+The document is the table's only form: what it says is read from it again, so that a run of some tests can renew their
+rows and keep the others, and so that a test can hold the committed rows against those of the run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "hardening.md"
+
+GROUPS = {
+    "fetch": "every wheel in the store has its hash, the next fetch ends with the right bytes, no part is left.",
+    "build": "every blob has the digest that it is named by, the next build gives the same image, nothing is left.",
+    "patch": "the packages are as before or as after, to the byte, and the next run completes.",
+    "history": "every bench that was logged before is still read, and the next one is logged.",
+    "serve": "readiness is told once, rightly, and nothing is left running.",
+    "cache": "only what nothing needs is removed, and what is damaged is named.",
+    "docker": "the image's ID in the engine is the digest of its configuration.",
+}
+"""Groups of rows, in order, and what *survived* means in each."""
+
+_HEAD = """\
+# Hardening
+
+Faults and hostile input that the tests try, and what comes of them. The tests write this file; one of them compares
+it with what they have seen:
+
+    pytest tests --exhaustive --hardening-table docs/hardening.md
+
+*Tried* says how many cases a test ran: "all 214" stands for each of the 214 there are, a fault at every system call
+that writes, for example; "20 of 214" for a sample. By default the tests try samples. A case counts as survived only
+if no byte was lost or wrongly trusted. In what the user sees, DIR is a folder of the test and HOST a server.
+"""
+_COLUMNS = ("fault or input", "tried", "survived", "exit", "the user sees", "bound that is asserted", "test")
+_SEPARATOR = re.compile(r"(?<!\\) \| ")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fault or input.
+
+    Attributes:
+        group: a key of :data:`GROUPS`.
+        fault: what is done to the tool, or given to it.
+        tried: how many cases were run.
+        survived: how many of them ended as the group demands.
+        cases: how many there are; None where ``tried`` does not depend on the option ``--exhaustive``.
+        code: exit code of the command, None where none ran.
+        shown: the line that the user sees; empty where nothing is said.
+        bound: on time or memory, as the test asserts it.
+        test: ``file::function`` below ``tests/``.
+    """
+
+    group: str
+    fault: str
+    tried: int
+    survived: int
+    cases: int | None
+    code: int | None
+    shown: str
+    bound: str
+    test: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells rows apart."""
+        return self.group, self.fault
+
+    @property
+    def lasting(self) -> Row:
+        """The row without what differs between a sampled run and an exhaustive one."""
+        return self if self.cases is None else replace(self, tried=0, survived=0, cases=0)
+
+
+def merged(rows: Iterable[Row]) -> list[Row]:
+    """Add up the rows of one key (a test with parameters records one each), in the order of the document.
+
+    Raises:
+        ValueError: two of them say different things.
+    """
+    found: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        before = found.get(row.key)
+        if before is None:
+            found[row.key] = row
+            continue
+        total = replace(
+            row,
+            tried=before.tried + row.tried,
+            survived=before.survived + row.survived,
+            cases=None if row.cases is None else row.cases + (before.cases or 0),
+        )
+        if replace(before, tried=total.tried, survived=total.survived, cases=total.cases) != total:
+            raise ValueError(f"one row, two meanings:\n{before}\n{row}")
+        found[row.key] = total
+    order = list(GROUPS)
+    return sorted(found.values(), key=lambda row: (order.index(row.group), row.fault))
+
+
+def renewed(old: Iterable[Row], fresh: Mapping[str, Iterable[Row]]) -> list[Row]:
+    """Put the rows of the tests that ran in place of theirs; drop those of tests that are no more.
+
+    Args:
+        old: rows of the document.
+        fresh: rows by test.
+    """
+    kept = [row for row in old if row.test not in fresh and exists(row)]
+    return merged([*kept, *(row for rows in fresh.values() for row in rows)])
+
+
+def render(rows: Iterable[Row]) -> str:
+    """Give the document."""
+    rows, parts = merged(rows), [_HEAD]
+    for group, meaning in GROUPS.items():
+        lines = [_line(row) for row in rows if row.group == group]
+        if lines:
+            parts += [
+                f"\n## {group}\n\nSurvived: {meaning}\n\n",
+                _joined(_COLUMNS),
+                _joined("---" for _ in _COLUMNS),
+                *lines,
+            ]
+    tried, survived = sum(row.tried for row in rows), sum(row.survived for row in rows)
+    parts.append(f"\nIn all: {tried} cases tried, {survived} survived.\n")
+    return "".join(parts)
+
+
+def parse(document: str) -> list[Row]:
+    """Read the rows of a document that :func:`render` gave."""
+    rows, group = [], ""
+    for line in document.splitlines():
+        if line.startswith("## "):
+            group = line.removeprefix("## ")
+        cells = _SEPARATOR.split(line.removeprefix("| ").removesuffix(" |"))
+        if group and line.startswith("| ") and cells[0] not in (_COLUMNS[0], "---"):
+            rows.append(_row(group, [cell.replace("\\|", "|") for cell in cells]))
+    return rows
+
+
+def exists(row: Row) -> bool:
+    """Whether the test of a row is still there."""
+    name, _, function = row.test.partition("::")
+    path = ROOT / "tests" / name
+    return path.is_file() and f"def {function}(" in path.read_text(encoding="utf-8")
+
+
+def _line(row: Row) -> str:
+    every = "all " if row.tried == row.cases else ""
+    tried = f"{every}{row.tried}" if row.cases is None or every else f"{row.tried} of {row.cases}"
+    code = "" if row.code is None else str(row.code)
+    shown = f"`{row.shown}`" if row.shown else ""
+    return _joined((row.fault, tried, str(row.survived), code, shown, row.bound, f"`{row.test}`"))
+
+
+def _joined(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _row(group: str, cells: list[str]) -> Row:
+    fault, tried, survived, code, shown, bound, test = cells
+    count, _, cases = tried.removeprefix("all ").partition(" of ")
+    return Row(
+        group=group,
+        fault=fault,
+        tried=int(count),
+        survived=int(survived),
+        cases=int(cases or count) if cases or tried.startswith("all ") else None,
+        code=int(code) if code else None,
+        shown=shown.strip("`"),
+        bound=bound,
+        test=test.strip("`"),
+    )
