@@ -81,8 +81,8 @@ def comparisons(results: Results) -> list[Comparison]:
     return [compare(results, arm.name, results.arms[0].name) for arm in results.arms[1:]]
 
 
-def compare(results: Results, arm: str, against: str) -> Comparison:
-    """Compare two arms."""
+def compare(results: Results, arm: str, against: str, *, proven: bool = True) -> Comparison:
+    """Compare two arms; ``proven`` as in :func:`stack_builder.bench.statistics.crossover`."""
     levels = sorted({run.level for run in results.runs})
     logs = {level: found for level in levels if (found := log_ratios(results, arm, level, against=against))}
     seed = results.settings.seed
@@ -90,7 +90,7 @@ def compare(results: Results, arm: str, against: str) -> Comparison:
     if results.settings.open_loop:
         cross = Crossover(reason="an open loop has no crossover in clients")
     elif logs:
-        cross = crossover({round(level): found for level, found in logs.items()}, seed=seed)
+        cross = crossover({round(level): found for level, found in logs.items()}, seed=seed, proven=proven)
     return Comparison(
         arm=arm,
         baseline=against,

@@ -3,7 +3,9 @@
 The walk: at the lowest level take the best arm; of all arms with fewer steps (no speculation counts as 0), go on with
 the one that overtakes it first, at the crossover that :mod:`stack_builder.bench.statistics` supports; repeat. Each arm
 on the way becomes a row of the configuration, keyed by the running batch size at which it begins to be best. What no
-interval supports becomes no row.
+interval supports becomes no row. Of two arms that speculate, the one with fewer steps must be proven better somewhere
+above its row, the other need not be below it: there, either is as good as the measurement can tell. Against the
+baseline, both are asked for.
 
 SGLang pads the running batch to the next CUDA graph's before it looks for the largest key that is not above it
 (``AdaptiveSpeculativeParams._route``), so a switch happens up to one graph size early.
@@ -15,8 +17,9 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from typing import Literal
 
 from packaging.version import InvalidVersion, Version
@@ -49,12 +52,14 @@ class Row:
         steps: draft steps; 0 is no speculation.
         arm: that was measured with them.
         clients: crossover in clients; None for the first row.
+        proven: whether the row before was shown to be better below the crossover, and not only no worse.
     """
 
     batch: int
     steps: int
     arm: str
     clients: Crossover | None = None
+    proven: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +167,22 @@ def _walk(results: Results, steps: Mapping[str, int]) -> tuple[Row, ...]:
     rows = [Row(1, steps[current], current)]
     while fewer := [name for name in steps if steps[name] < steps[current]]:
         found = [compare(results, current, name) for name in fewer]
-        crossings = [compared for compared in found if compared.crossover.value is not None]
+        crossings = [(compared, True) for compared in found if compared.crossover.value is not None]
+        crossings += [
+            (weaker, False)
+            for compared in found
+            if compared.crossover.value is None and steps[compared.baseline] > 0
+            if (weaker := compare(results, current, compared.baseline, proven=False)).crossover.value is not None
+        ]
         if not crossings:
             _check_static(found, current)
             break
-        first = min(crossings, key=lambda compared: compared.crossover.value or math.inf)
+        first, proven = min(crossings, key=lambda crossing: crossing[0].crossover.value or math.inf)
         current = first.baseline
-        rows.append(Row(_batch(first, rows[-1].batch), steps[current], current, first.crossover))
+        if first.crossover.value == lowest:  # never better: the arm with fewer steps takes its row
+            rows[-1] = replace(rows[-1], steps=steps[current], arm=current)
+        else:
+            rows.append(Row(_batch(first, rows[-1].batch), steps[current], current, first.crossover, proven))
     return tuple(rows)
 
 
@@ -229,6 +243,11 @@ def _adaptive(
         notes.append(f"with --max-running-requests {own} the row of batch {rows[-1].batch} would never be reached")
     if not any(run.running for run in results.runs):
         notes.append("the servers did not tell their batch size; keys are clients, which a batch cannot exceed")
+    notes += [
+        f"below a batch of {row.batch}, {before.arm} was not shown to be better than {row.arm}, only no worse"
+        for before, row in pairwise(rows)
+        if not row.proven
+    ]
     if rows[-1].steps == 0:
         notes.append(
             "a server without drafts still keeps the draft's cache warm; SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND=1 "

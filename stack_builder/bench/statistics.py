@@ -79,7 +79,7 @@ def ratio(logs: Sequence[float], *, seed: int = 0, confidence: float = CONFIDENC
     return Ratio(value, math.exp(_quantile(means, tail)), math.exp(_quantile(means, 1 - tail)), len(logs))
 
 
-def crossover(levels: Mapping[int, Sequence[float]], *, seed: int = 0) -> Crossover:
+def crossover(levels: Mapping[int, Sequence[float]], *, seed: int = 0, proven: bool = True) -> Crossover:
     """Find the level at which the ratio falls through 1.
 
     In every replicate the mean log ratios are made monotone (pool adjacent violators: with more load, speculation does
@@ -90,9 +90,11 @@ def crossover(levels: Mapping[int, Sequence[float]], *, seed: int = 0) -> Crosso
     Args:
         levels: clients -> log ratios of its rounds.
         seed: of the bootstrap.
+        proven: whether some level must pay beyond doubt. Without, a number says where an arm is overtaken that was
+            not shown to be better before: its interval may begin at the lowest level.
     """
     ordered = sorted(levels)
-    reason = _unsupported(levels, ordered)
+    reason = _unsupported(levels, ordered, proven=proven)
     if reason is not None:
         return Crossover(reason=reason)
     chance = random.Random(seed)  # noqa: S311 - resampling
@@ -104,12 +106,12 @@ def crossover(levels: Mapping[int, Sequence[float]], *, seed: int = 0) -> Crosso
     )
     tail = (1 - CONFIDENCE) / 2
     low, middle, high = (found[round(share * (REPLICATES - 1))] for share in (tail, 0.5, 1 - tail))
-    if not ordered[0] < low or not high < ordered[-1]:
+    if (proven and not ordered[0] < low) or not high < ordered[-1]:
         return Crossover(reason="the noise is too large: the interval reaches beyond the measured levels")
-    return Crossover(middle, low, high)
+    return Crossover(*(max(value, float(ordered[0])) for value in (middle, low, high)))
 
 
-def _unsupported(levels: Mapping[int, Sequence[float]], ordered: Sequence[int]) -> str | None:
+def _unsupported(levels: Mapping[int, Sequence[float]], ordered: Sequence[int], *, proven: bool) -> str | None:
     """Why no crossover can be claimed, whatever the bootstrap says."""
     if any(len(levels[level]) < _MIN_ROUNDS for level in ordered):
         return "a level has a single round, so its noise is unknown"
@@ -121,9 +123,9 @@ def _unsupported(levels: Mapping[int, Sequence[float]], ordered: Sequence[int]) 
         return "no level tells the arms apart"
     if not not_:
         return "no level was found where it doesn't pay"
-    if not pays:
+    if not pays and proven:
         return "no level was found where it pays"
-    if min(not_) < max(pays):
+    if pays and min(not_) < max(pays):
         return "it pays again above a level where it doesn't: there is more than one crossing"
     return None
 
