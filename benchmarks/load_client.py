@@ -2,11 +2,9 @@
 
 One local server writes a ready-made event to every open stream at each tick, so that all clients read the same bytes at
 the same pace. What counts is the processor time (user and system, children included) of the client process; a small run
-is subtracted, so that imports and warm-up are not in it.
+is subtracted, so that imports and warm-up are not in it. Every client's own result file must hold all requests.
 
-    python benchmarks/load_client.py [--bench-serving PYTHON] [--guidellm EXE] [--tokenizer DIR]
-
-``PYTHON`` is an interpreter that can ``import sglang.bench_serving``; both peers need a tokenizer folder.
+    python benchmarks/load_client.py [PEERS]     # a folder of benchmarks/peers.py; without one, stackb alone
 """
 
 from __future__ import annotations
@@ -14,13 +12,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
+
+import peers
+
+from stack_builder.bench.foreign import import_file
+from stack_builder.bench.results import read
 
 TICK = 0.02  # seconds between two tokens of a stream
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -70,7 +72,9 @@ class _Stream(asyncio.Protocol):
             kind = b"Content-Type: application/json\r\n"
             self.transport.write(b"HTTP/1.1 %s\r\n%sContent-Length: %d\r\n\r\n%s" % (status, kind, len(body), body))
             return
-        self.wanted = self.left = int(json.loads(rest[:length])["max_tokens"])
+        asked = json.loads(rest[:length])
+        self.wanted = self.left = int(asked.get("max_tokens") or asked["max_completion_tokens"])
+        self.usage = bool((asked.get("stream_options") or {}).get("include_usage"))
         self.transport.write(_HEAD)
         self.open.add(self)
 
@@ -85,7 +89,8 @@ class _Stream(asyncio.Protocol):
         self.open.discard(self)
         usage = {"prompt_tokens": 8, "completion_tokens": self.wanted, "total_tokens": 8 + self.wanted}
         last = {**_completion("", "length"), "choices": [], "usage": usage}
-        end = _chunk(_completion("", "length")) + _chunk(last) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        count = _chunk(last) if self.usage else b""  # bench_serving does not ask for it, nor expect it
+        end = _chunk(_completion("", "length")) + count + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
         self.transport.write(end)
 
 
@@ -101,37 +106,29 @@ async def _serve() -> None:
             stream.tick()
 
 
-def _cpu(words: Sequence[str], env: dict[str, str]) -> float:
-    """Processor seconds of a command and its children."""
-    with tempfile.TemporaryFile() as output:
-        child = subprocess.Popen(words, stdout=output, stderr=output, env={**os.environ, **env})
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode:
-            output.seek(0)
-            sys.exit(f"{words[0]} ended with {child.returncode}: {output.read()[-2000:].decode(errors='replace')}")
-    return usage.ru_utime + usage.ru_stime
-
-
-def measure(
-    name: str, command: Callable[[int], Sequence[str]], streams: int, tokens: int, env: dict[str, str]
-) -> float:
+def measure(name: str, command: Callable[[int], tuple[Sequence[str], Path]], streams: int, tokens: int) -> float:
     """Tokens per processor second of what a large run adds to a small one."""
     small, large = 1, 6  # requests of each stream
-    spent = _cpu(command(streams * large), env) - _cpu(command(streams * small), env)
-    rate = (large - small) * streams * tokens / spent
-    print(
-        f"{name:<14} {spent:8.2f} s for {(large - small) * streams * tokens} tokens: {rate:10.0f} tokens per CPU second"
-    )
-    return rate
+    spent = _spent(name, command, streams * large) - _spent(name, command, streams * small)
+    count = (large - small) * streams * tokens
+    print(f"{name:<14}{spent:8.2f} s for {count} tokens: {count / spent:10.0f} tokens per CPU second", flush=True)
+    return count / spent
+
+
+def _spent(name: str, command: Callable[[int], tuple[Sequence[str], Path]], requests: int) -> float:
+    words, result = command(requests)
+    seconds = peers.cpu_seconds(words, result.parent)
+    found = read(result) if name == "stackb bench" else import_file(result)
+    if found.runs[-1].figures.completed != requests:
+        sys.exit(f"{name} completed {found.runs[-1].figures.completed} of {requests} requests")
+    result.unlink()
+    return seconds
 
 
 def main() -> None:
     """Run the clients that are at hand, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench-serving", metavar="PYTHON")
-    parser.add_argument("--guidellm", metavar="EXE")
-    parser.add_argument("--tokenizer", metavar="DIR")
+    parser.add_argument("peers", type=Path, nargs="?")
     parser.add_argument("--streams", type=int, default=250)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -151,43 +148,35 @@ def main() -> None:
 def _compare(options: argparse.Namespace, port: int) -> None:
     url, streams, tokens = f"http://127.0.0.1:{port}", options.streams, options.tokens
     with tempfile.TemporaryDirectory() as scratch:
-        env = {"STACKB_STATE_DIR": scratch, "HF_HUB_OFFLINE": "1"}
+        place = Path(scratch)
 
-        def stackb(requests: int) -> list[str]:
+        def stackb(requests: int) -> tuple[list[str], Path]:
             words = [sys.executable, "-m", "stack_builder", "bench", url, "--no-log", "--tokens", str(tokens)]
-            return [*words, "--concurrency", str(streams), "--requests", str(requests // streams)]
+            words += ["--concurrency", str(streams), "--requests", str(requests // streams)]
+            return [*words, "--output", str(place / "stackb.json")], place / "stackb.json"
 
-        def bench_serving(requests: int) -> list[str]:
-            words = [options.bench_serving, "-m", "sglang.bench_serving", "--backend", "sglang-oai", "--base-url", url]
-            words += ["--dataset-name", "random", "--random-input-len", "16", "--random-output-len", str(tokens)]
+        def bench_serving(requests: int) -> tuple[list[str], Path]:
+            words = [*peers.bench_serving(options.peers), "--backend", "sglang-oai", "--base-url", url]
+            words += ["--dataset-name", "random-ids", "--random-input-len", "16", "--random-output-len", str(tokens)]
             words += ["--random-range-ratio", "1.0", "--num-prompts", str(requests), "--max-concurrency", str(streams)]
-            words += ["--model", "default", "--tokenizer", options.tokenizer, "--tokenize-prompt"]
-            return [*words, "--output-file", str(Path(scratch) / "bench_serving.jsonl"), "--disable-tqdm"]
+            words += ["--model", str(peers.tokenizer(options.peers)), "--served-model-name", "default"]
+            return [*words, "--output-file", str(place / "b.jsonl"), "--disable-tqdm"], place / "b.jsonl"
 
-        def guidellm(requests: int) -> list[str]:
-            words = [
-                options.guidellm,
-                "benchmark",
-                "run",
-                "--target",
-                url,
-                "--model",
-                "default",
-                "--profile",
-                "concurrent",
-            ]
-            words += ["--rate", str(streams), "--max-requests", str(requests), "--processor", options.tokenizer]
-            words += ["--data", f"prompt_tokens=16,output_tokens={tokens}", "--request-type", "text_completions"]
-            return [*words, "--output-dir", scratch, "--disable-console"]
+        def guidellm(requests: int) -> tuple[list[str], Path]:
+            words = [*peers.guidellm(options.peers), "run", "--disable-console"]
+            words += ["--backend", f"kind=openai_http,target={url},model=default,request_format=/v1/completions"]
+            words += ["--profile", f"kind=concurrent,streams={streams}"]
+            words += ["--constraint", f"kind=max_requests,count={requests}"]
+            words += ["--tokenizer", f"kind=huggingface_auto,model={peers.tokenizer(options.peers)}"]
+            words += ["--data", f"kind=synthetic_text,prompt_tokens=16,output_tokens={tokens}"]
+            return [*words, "--output", f"kind=json,path={place / 'g.json'}"], place / "g.json"
 
-        own = measure("stackb bench", stackb, streams, tokens, env)
-        peers = {}
-        if options.bench_serving:
-            peers["bench_serving"] = measure("bench_serving", bench_serving, streams, tokens, env)
-        if options.guidellm:
-            peers["guidellm"] = measure("GuideLLM", guidellm, streams, tokens, env)
-        if peers:
-            print(f"stackb bench takes {own / max(peers.values()):.1f} times the tokens of the better of them")
+        own = measure("stackb bench", stackb, streams, tokens)
+        if options.peers:
+            options.peers = options.peers.absolute()
+            theirs = {"bench_serving": bench_serving, "GuideLLM": guidellm}
+            best = max(measure(name, command, streams, tokens) for name, command in theirs.items())
+            print(f"stackb bench takes {own / best:.1f} times the tokens of the better of them")
 
 
 if __name__ == "__main__":

@@ -85,6 +85,9 @@ def notes(seen: Seen) -> tuple[Reason, ...]:
         found.append(Reason("BENCH009", f"the client used {seen.cpu / seen.figures.seconds:.0%} of one core"))
     if any(clock.reasons & POWER_CAP for clock in seen.clocks):
         found.append(Reason("BENCH011", "the power cap held the clocks down"))
+    counted = seen.watch.tokens
+    if counted is not None and not seen.figures.errors and counted != seen.figures.tokens:
+        found.append(Reason("BENCH013", f"answers hold {seen.figures.tokens} tokens, the server counted {counted:.0f}"))
     unknown = _unknown(seen)
     if unknown:
         found.append(Reason("BENCH008", f"the server does not tell {', '.join(unknown)}"))

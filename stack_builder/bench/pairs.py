@@ -301,7 +301,8 @@ class _Session:
 
     async def _start(self, arm: Arm) -> _Live:
         url, receipt = await asyncio.to_thread(arm.start)
-        pool = Pool(Endpoint.of(url), patience=self._options.patience)
+        fresh = self._settings.connections == "fresh"
+        pool = Pool(Endpoint.of(url), patience=self._options.patience, fresh=fresh)
         eye = ServerEye(Pool(Endpoint.of(url), patience=30.0), api_key=self._options.api_key)
         await _reach(pool, arm.name)
         facts = await eye.facts()
@@ -369,6 +370,7 @@ def _result(arm: _Live, level: float, number: int, order: int, at: datetime, see
         waiting=sum(seen.watch.waiting) / len(seen.watch.waiting) if seen.watch.waiting else None,
         retracted=seen.watch.retracted,
         accept_length=seen.accept_length,
+        server_tokens=seen.watch.tokens,
         mhz=_mean_clock(seen.clocks),
         rejected=guards.judge(seen),
         notes=guards.notes(seen),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from stack_builder.bench.metrics import Figures
 from stack_builder.bench.server import ServerFacts
@@ -39,6 +39,7 @@ class Settings:
         max_rounds: at most, where the interval straddles 1.
         slo: objective in milliseconds.
         temperature: of sampling.
+        connections: ``kept`` alive between requests, or a ``fresh`` one for each, set-up included in its times.
     """
 
     api: str
@@ -53,6 +54,7 @@ class Settings:
     max_rounds: int = 1
     slo: Mapping[str, float] = field(default_factory=dict)
     temperature: float = 0.0
+    connections: Literal["kept", "fresh"] = "kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class RunResult:
         waiting: mean queue.
         retracted: requests thrown out of memory; None if unknown.
         accept_length: tokens per verify pass; None if unknown or without speculation.
+        server_tokens: output tokens by the server's own counter; None if unknown.
         mhz: mean SM clock; None if unknown.
         rejected: why it does not count.
         notes: what to know of it.
@@ -93,6 +96,7 @@ class RunResult:
     waiting: float | None = None
     retracted: float | None = None
     accept_length: float | None = None
+    server_tokens: float | None = None
     mhz: float | None = None
     rejected: tuple[Reason, ...] = ()
     notes: tuple[Reason, ...] = ()

@@ -66,12 +66,14 @@ class Watch:
         waiting: requests in the queue at each look.
         retracted: how many were thrown out of memory and started again; None without ``--enable-metrics``.
         accept_length: from the server's counters over this run; None where it has none.
+        tokens: output tokens by the server's own counter over this run; None without ``--enable-metrics``.
     """
 
     running: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     retracted: float | None = None
     accept_length: float | None = None
+    tokens: float | None = None
 
     @property
     def mean_running(self) -> float | None:
@@ -190,7 +192,7 @@ class ServerEye:
 
 
 def _compare(watch: Watch, before: Mapping[str, float], after: Mapping[str, float]) -> None:
-    """Fill in what changed: retracted requests, and tokens per verify pass (``spec_verify_calls_total``, 0.5.13 on)."""
+    """Fill in what changed: retracted requests, tokens, and those per verify pass (its counter is in 0.5.13 and on)."""
     for name in _RETRACTED:
         if name in after:
             watch.retracted = after[name] - before.get(name, 0.0)
@@ -198,6 +200,8 @@ def _compare(watch: Watch, before: Mapping[str, float], after: Mapping[str, floa
         watch.retracted = 0.0  # the counter appears with the first one
     steps = after.get("sglang:spec_verify_calls_total", 0.0) - before.get("sglang:spec_verify_calls_total", 0.0)
     tokens = after.get("sglang:generation_tokens_total", 0.0) - before.get("sglang:generation_tokens_total", 0.0)
+    if "sglang:generation_tokens_total" in after:
+        watch.tokens = tokens
     if steps > 0 and tokens > 0:
         watch.accept_length = tokens / steps
 

@@ -323,11 +323,19 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class Pool:
-    """Connections to one server, kept alive between requests."""
+    """Connections to one server.
 
-    def __init__(self, endpoint: Endpoint, *, patience: float = 600.0) -> None:
+    Args:
+        endpoint: where it listens.
+        patience: seconds without a byte after which a request has failed.
+        fresh: open a connection for every request, instead of keeping them alive; its set-up is then part of the
+            request, as it is for clients that do so.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, patience: float = 600.0, fresh: bool = False) -> None:
         self.endpoint = endpoint
         self._patience = patience
+        self._fresh = fresh
         self._buffer = bytearray(READ_BUFFER)
         self._idle: list[Connection] = []
         self._tls = ssl.create_default_context() if endpoint.secure else None
@@ -371,7 +379,9 @@ class Pool:
         try:
             return await connection.exchange(request, sink, patience=self._patience)
         finally:
-            if connection.usable:
+            if self._fresh:
+                connection.close()
+            elif connection.usable:
                 self._idle.append(connection)
 
     def _take(self) -> Connection | None:

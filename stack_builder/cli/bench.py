@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -30,6 +31,13 @@ from stack_builder.report.model import Json
 
 DEFAULT_LEVELS = "1,2,5,10,30,70,100,250"
 _MAX_LEVEL = 10_000
+
+
+class Connections(StrEnum):
+    """Choices of ``--connections``."""
+
+    KEPT = "kept"
+    FRESH = "fresh"
 
 
 def command(
@@ -74,6 +82,9 @@ def command(
         float, typer.Option(min=0.1, help="Seconds without a byte after which a request failed.")
     ] = 600.0,
     api_key_file: Annotated[Path | None, typer.Option(help="File with the servers' key.")] = None,
+    connections: Annotated[
+        Connections, typer.Option(help="Keep them between requests, or open one for each, as bench_serving does.")
+    ] = Connections.KEPT,
     keep_cache: Annotated[bool, typer.Option(help="Do not empty the servers' prefix caches between runs.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write the results there, after every run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
@@ -96,6 +107,7 @@ def command(
         max_rounds=max(max_repeats or (2 * rounds if several else rounds), rounds),
         slo=parse_slo(slo) if slo else {},
         temperature=temperature,
+        connections=connections.value,
     )
     options = Options(
         one_at_a_time=bool(arm) and not together,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from stack_builder.bench.results import read
 from stack_builder.cli.app import run
+from stack_builder.serve.processes import listener
 
 SERVER = Path(__file__).parents[2] / "fixtures" / "llm" / "server.py"
 EAGLE = {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3, "speculative_eagle_topk": 1}
@@ -45,27 +47,18 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-def test_from_two_servers_to_a_configuration(
+def test_from_two_servers_to_a_policy_that_keeps_its_promise(
     server: StartServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Curves that meet at 10 clients: 1.8 (1 + x / 40) = 1 + x / 8; slow, so that the law rules, not the machine."""
     base = server("--rate", "60", "--knee", "40", "--limit", "64")
-    eagle = server("--rate", "108", "--knee", "8", "--per-event", "3", "--limit", "64", "--info", json.dumps(EAGLE))
-    out = tmp_path / "r.json"
-    words = ["bench", "--pair", f"base={base}", "--pair", f"eagle={eagle}", "--api", "generate", "--tokens", "24"]
-    words += [
-        "--concurrency",
-        "1,4,24,40",
-        "--requests",
-        "1",
-        "--repeats",
-        "3",
-        "--max-repeats",
-        "3",
-        "--output",
-        str(out),
-    ]
-    assert run(words) == 0
+    fast = ("--rate", "108", "--knee", "8", "--per-event", "3", "--limit", "64")
+    eagle = server(*fast, "--info", json.dumps(EAGLE))
+    out, config = tmp_path / "r.json", tmp_path / "policy.json"
+    arms = ["--pair", f"base={base}", "--pair", f"eagle={eagle}"]
+    words = ["--api", "generate", "--tokens", "12", "--concurrency", "1,4,24", "--requests", "1"]
+    words += ["--repeats", "3", "--max-repeats", "3", "--output", str(out)]
+    assert run(["bench", *arms, *words]) == 0
     assert "pays" in capsys.readouterr().out
     results = read(out)
     assert [(run_.arm, run_.round) for run_ in results.runs[:4]] == [
@@ -74,16 +67,55 @@ def test_from_two_servers_to_a_configuration(
         ("eagle", 1),
         ("base", 1),
     ]
-    assert all(run_.figures.tokens == 24 * run_.level for run_ in results.runs)
+    assert all(run_.figures.tokens == run_.server_tokens == 12 * run_.level for run_ in results.runs)
     assert {run_.accept_length for run_ in results.runs if run_.arm == "eagle"} == {3.0}
 
-    assert run(["policy", str(out), "--sglang-version", "0.5.23"]) == 0
-    config = json.loads(capsys.readouterr().out)
-    assert [row["candidate_steps"] for row in config.values()] == [[3], [0]]
-    assert 5 <= int(list(config)[1]) <= 24
+    assert run(["policy", str(out), "--sglang-version", "0.5.23", "--output", str(config)]) == 0
+    rows = json.loads(config.read_text())
+    assert [row["candidate_steps"] for row in rows.values()] == [[3], [0]]
+    assert 5 <= int(list(rows)[1]) <= 24
+    assert f"--speculative-adaptive-config {config}" in capsys.readouterr().err
+
+    facts = json.dumps({**EAGLE, "speculative_adaptive": True})
+    adaptive = server(*fast, "--adaptive", str(config), "--plain", "60,40", "--info", facts)
+    words = ["--verify", "--repeats", "2", *arms, "--pair", f"policy={adaptive}", "--results-output", str(out)]
+    assert run(["policy", str(out), "--sglang-version", "0.5.23", "--output", str(config), *words]) == 0
+    shown = capsys.readouterr().out
+    assert "the policy against the better static arm" in shown
+    assert "worse" not in shown
+    again = read(out)
+    assert [arm.name for arm in again.arms] == ["base", "eagle", "policy"]
+    assert len({run_.level for run_ in again.runs}) == 5  # one more on each side of the threshold
+    lengths = {run_.level: run_.accept_length for run_ in again.runs if run_.arm == "policy"}
+    assert lengths[1] == 3.0
+    assert lengths[24] != 3.0  # it did switch
 
     assert run(["history"]) == 0
-    assert f"{results.id}  stackb  base / eagle" in capsys.readouterr().out
+    assert re.search(rf"{results.id} +stackb +base / eagle  ", capsys.readouterr().out)
+
+
+def test_arms_that_stackb_serve_starts_and_stops(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    python = tmp_path / "venv" / "bin" / "python3"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{SERVER.parent}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    out = tmp_path / "r.json"
+    how = f"cu130-sglang-0.5.23 --in local --venv {python.parents[1]} --skip-preflight --model some/target"
+    words = ["--arm", f"base={how} --spec none", "--arm", f"eagle={how} --spec eagle3 --draft some/draft"]
+    words += ["--api", "generate", "--tokens", "12", "--concurrency", "2", "--requests", "1", "--repeats", "1"]
+    assert run(["bench", *words, "--output", str(out)]) == 0, capfd.readouterr().err
+    results = read(out)
+    assert [(run_.arm, run_.level) for run_ in results.runs] == [("base", 2), ("eagle", 2)]
+    assert [arm.facts.speculates for arm in results.arms] == [False, True]
+    assert results.arms[1].receipt["accept_length"] == pytest.approx(3, abs=0.1)
+    assert results.arms[0].facts.limit == results.arms[1].facts.limit
+    assert [listener(int(arm.url.rpartition(":")[2])) for arm in results.arms] == [None, None]
+
+
+def test_an_arm_that_does_not_start_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    how = f"cu130-sglang-0.5.23 --in local --venv {tmp_path} --model some/target"
+    assert run(["bench", "--arm", f"a={how}", "--concurrency", "1"]) == 3
+    assert "arm a: stackb serve could not start it" in capfd.readouterr().err
 
 
 def test_ctrl_c_keeps_what_was_measured(server: StartServer, tmp_path: Path, state: Path) -> None:

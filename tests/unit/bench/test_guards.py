@@ -15,7 +15,7 @@ from stack_builder.diagnose import catalogue
 
 GOOD = Figures(4, 4, {}, (), 1.0, 40, 256, 256.0, 1.0, 256.0, None, None, None, None, None, None)
 EAGLE = ServerFacts("0.5.23", 64, {"speculative_algorithm": "EAGLE3"})
-SEEN = Seen(8, 64, GOOD, EAGLE, Watch([8] * 6, [0] * 6, 0.0, 2.5))
+SEEN = Seen(8, 64, GOOD, EAGLE, Watch([8] * 6, [0] * 6, 0.0, 2.5, 256.0))
 
 
 def rules(seen: Seen) -> list[str]:
@@ -59,6 +59,9 @@ def test_what_could_not_be_looked_at_is_said() -> None:
     seen = replace(SEEN, facts=replace(EAGLE, limit=None), watch=Watch())
     assert [note.rule for note in notes(seen)] == ["BENCH008"]
     assert notes(seen)[0].detail.count(",") == 2
+    busy = replace(SEEN, watch=replace(SEEN.watch, tokens=300.0))
+    assert [note.rule for note in notes(busy)] == ["BENCH013"]
+    assert notes(replace(busy, figures=replace(GOOD, errors={"cancelled": 1}))) == ()
     assert [note.rule for note in notes(replace(SEEN, cpu=0.95))] == ["BENCH009"]
     assert [note.rule for note in notes(replace(SEEN, clocks=(Clock(0, "0", 1500, 0x4),)))] == ["BENCH011"]
 
@@ -88,6 +91,6 @@ def test_the_plateau_of_the_founding_report_is_named() -> None:
     assert capped(256, sorted(table), table) is None
 
 
-@pytest.mark.parametrize("number", range(1, 13))
+@pytest.mark.parametrize("number", range(1, 14))
 def test_every_guard_is_in_the_catalogue(number: int) -> None:
     assert catalogue.rule(f"BENCH{number:03}").why
