@@ -83,12 +83,11 @@ def status(
     place = targets.parse(target)
     wanted = _wanted(place, ids, stack, gpu, topology)
     with sources.opened(place, wanted.distributions) as contents:
-        installed = contents.site is not None
         interrupted = contents.site is not None and transaction.pending(contents.site)
         names = () if interrupted else sorted(wanted.distributions)  # half-changed files have no state
         seen = [one for name in names for one in _seen(name, contents.distributions, wanted)]
     report = judge.judge(
-        place.as_report_target(), seen, asked=wanted.asked, installed=installed, interrupted=interrupted
+        place.as_report_target(), seen, asked=wanted.asked, installed=contents.installed, interrupted=interrupted
     )
     if format is Format.TEXT:
         rows = ((s.patch.id, s.status.state if s.status else "-", s.owner, _why(s)) for s in seen)
@@ -165,17 +164,14 @@ def contract(
 
     The patch goes to stdout. Save it as ID.toml and give that to --patch, or put it into patches/ of a stack's folder.
     """
-    from stack_builder.sglang import checkpoint, source
+    from stack_builder.diagnose.sglang import locate
+    from stack_builder.sglang import checkpoint
     from stack_builder.sglang.contract import contract as contracts
 
     if Path(architecture).is_dir():
         architecture = checkpoint.read(Path(architecture)).architecture
-    with sources.opened(targets.parse(target), {"sglang"}) as contents:
-        if contents.site is not None:
-            tree = source.from_directory(contents.site.root)
-        else:
-            tree = source.from_wheel(contents.wheels["sglang"])
-        delegation = contracts.delegation_for(tree, contracts.read(tree), architecture)
+    tree = locate.source_of(targets.parse(target))
+    delegation = contracts.delegation_for(tree, contracts.read(tree), architecture)
     names = ", ".join(delegation.methods)
     patch = from_delegation(
         patch_id=f"eagle3-{re.sub('[^a-z0-9]+', '-', architecture.lower()).strip('-')}"[:80],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import platform
 import posixpath
 import re
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from stack_builder import resources
 from stack_builder.diagnose.environment import python as pythons
@@ -22,10 +23,14 @@ from stack_builder.stack import lock as locks
 from stack_builder.stack import spec as specs
 from stack_builder.stack.lock import Artifact
 from stack_builder.trees import FileTree
+from stack_builder.trees.blobs import find_image, open_blobs
 from stack_builder.trees.directory import DirectoryTree
 from stack_builder.trees.oci import OciTree
 from stack_builder.trees.wheels import WheelsTree
 from stack_builder.wheels.store import Store
+
+if TYPE_CHECKING:
+    from docker import DockerClient
 
 WHEELS_PREFIX = "/opt/venv"
 """Where wheels that are not installed are looked at, as they will stand in an image."""
@@ -125,14 +130,17 @@ def _image(path: Path, target: TargetSpec) -> Iterator[Scene]:
 
 @contextmanager
 def _oci_tree(path: Path) -> Iterator[tuple[OciTree, str]]:
-    first = platform.machine()
-    other = next(machine for machine in ("x86_64", "aarch64") if machine != first)
+    first, other = platform.machine(), _other_machine()
     try:
         tree, machine = OciTree(path, machine=first), first
     except UsageError:
         tree, machine = OciTree(path, machine=other), other
     with tree:
         yield tree, machine
+
+
+def _other_machine() -> str:
+    return next(machine for machine in ("x86_64", "aarch64") if machine != platform.machine())
 
 
 def _prefix_in_image(tree: FileTree, environ: Mapping[str, str]) -> str | None:
@@ -157,6 +165,26 @@ def _prefix_of_torch(tree: FileTree) -> str | None:
     return None
 
 
+def image_identity(target: TargetSpec) -> str | None:
+    """What tells an image from every other one, without a look into its layers; None where nothing cheap does.
+
+    Raises:
+        UsageError: no such image in a layout.
+        MachineError: no Docker engine answers, or it does not have the image.
+    """
+    if target.kind == "image":
+        with _docker(target.value) as client:
+            return f"image {client.images.get(target.value).id}"
+    blobs = open_blobs(target.path)
+    try:
+        image = find_image(blobs, platform.machine())
+    except UsageError:
+        image = find_image(blobs, _other_machine())
+    if None in image.digests:
+        return None
+    return f"oci {json.dumps([image.digests, image.config.get('config')], sort_keys=True)}"
+
+
 @contextmanager
 def saved_image(reference: str) -> Iterator[Path]:
     """Have Docker write an image to a file for the time of the context.
@@ -171,13 +199,20 @@ def saved_image(reference: str) -> Iterator[Path]:
 
 
 def _save(reference: str, file: IO[bytes]) -> None:
+    with _docker(reference) as client:
+        for chunk in client.images.get(reference).save(named=True):
+            file.write(chunk)
+
+
+@contextmanager
+def _docker(reference: str) -> Iterator[DockerClient]:
+    """A Docker engine, and its failures in our words."""
     import requests
     from docker import from_env  # not needed by other targets
     from docker.errors import DockerException, ImageNotFound
 
     try:
-        for chunk in from_env().images.get(reference).save(named=True):
-            file.write(chunk)
+        yield from_env()
     except ImageNotFound as error:
         fix = f"run docker pull {reference}, or name an archive with oci:TAR"
         raise MachineError("Docker does not have this image", where=reference, fix=fix) from error

@@ -10,6 +10,7 @@ import re
 import tokenize
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -190,9 +191,17 @@ def from_directory(site_packages: Path) -> SourceTree:
     return SourceTree(lambda: files, where=site_packages, identity=files.identity())
 
 
-def from_tree(tree: FileTree, site_packages: str, *, where: object, identity: str | None = None) -> SourceTree:
-    """Read below ``site_packages`` of a tree of files, such as an image."""
-    return SourceTree(lambda: _Tree(tree, site_packages), where=where, identity=identity)
+def from_tree(
+    opened: Callable[[], AbstractContextManager[tuple[FileTree, str]]], *, where: object, identity: str | None = None
+) -> SourceTree:
+    """Read a tree of files that does not stay open, such as an image: all sources at once, when the first is asked for.
+
+    Args:
+        opened: gives the tree and the path of ``site-packages`` in it.
+        where: for messages.
+        identity: changes whenever a source does, where known; a cached result then needs no look into the tree.
+    """
+    return SourceTree(lambda: _Tree(opened), where=where, identity=identity)
 
 
 class _Wheel:
@@ -237,19 +246,27 @@ class _Directory:
 
 
 class _Tree:
-    def __init__(self, tree: FileTree, site_packages: str) -> None:
-        self._tree = tree
-        self._root = site_packages.rstrip("/")
+    """Sources copied out of a tree: Python files below ``sglang/``, and the names of the rest."""
+
+    def __init__(self, opened: Callable[[], AbstractContextManager[tuple[FileTree, str]]]) -> None:
+        self._sizes: dict[str, int] = {}
+        self._content: dict[str, bytes] = {}
+        with opened() as (tree, site_packages):
+            root = site_packages.rstrip("/") + "/"
+            for entry in tree.entries(root.rstrip("/")):
+                name = entry.path.removeprefix(root)
+                if entry.link is not None or not name.startswith((f"{PACKAGE}/", f"{PACKAGE}-")):
+                    continue
+                self._sizes[name] = entry.size
+                if name.endswith(".py") and entry.size <= MAX_SOURCE and len(self._content) < MAX_FILES:
+                    with tree.open(entry.path) as view:
+                        self._content[name] = bytes(view)
 
     def names(self) -> Iterator[tuple[str, int]]:
-        for entry in self._tree.entries(self._root):
-            name = entry.path.removeprefix(self._root + "/")
-            if entry.link is None and name.startswith((f"{PACKAGE}/", f"{PACKAGE}-")):
-                yield name, entry.size
+        yield from self._sizes.items()
 
     def read(self, name: str) -> bytes:
-        with self._tree.open(f"{self._root}/{name}") as view:
-            return bytes(view[: MAX_SOURCE + 1])
+        return self._content[name]
 
 
 def _sha256(path: Path) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from stack_builder.diagnose.doctor_targets import image_identity, open_scene
 from stack_builder.diagnose.target import TargetSpec
 from stack_builder.errors import IntegrityError, MachineError, UsageError
 from stack_builder.sglang import source
@@ -12,6 +15,7 @@ from stack_builder.sglang.gates.readings import GPUS
 from stack_builder.sglang.gates.table import GateTable
 from stack_builder.sglang.source import SourceTree
 from stack_builder.stack import lock, spec
+from stack_builder.trees import FileTree
 from stack_builder.wheels.store import Store
 
 
@@ -23,8 +27,8 @@ def source_of(target: TargetSpec, *, wheels: Path | None = None) -> SourceTree:
         wheels: for a stack, a folder to take its wheel from before the store.
 
     Raises:
-        UsageError: it holds none, several, or is of a kind that is not looked into.
-        MachineError: the wheel of a stack has not been fetched.
+        UsageError: it holds none, or several.
+        MachineError: the wheel of a stack has not been fetched, or no Docker engine has the image.
     """
     match target.kind:
         case "stack":
@@ -36,12 +40,12 @@ def source_of(target: TargetSpec, *, wheels: Path | None = None) -> SourceTree:
         case "python":
             program = target.path.absolute()
             return _of_prefix(program.parent.parent)
-        case _:
-            raise UsageError(
-                f"SGLang is not looked for in {target.kind}:",
-                where=target.value,
-                fix="name stack:NAME, venv:DIR, python:EXE or wheels:DIR",
+        case "oci" | "image":
+            return source.from_tree(
+                lambda: _in_image(target), where=f"{target.kind}:{target.value}", identity=image_identity(target)
             )
+        case _:
+            raise AssertionError(target.kind)
 
 
 def of_stack(stack: str, *, wheels: Path | None = None) -> SourceTree:
@@ -90,6 +94,17 @@ def _of_folder(folder: Path) -> SourceTree:
         what = "holds no wheel of SGLang" if not wheels else f"holds {len(wheels)} wheels of SGLang"
         raise UsageError(what, where=folder, fix="name a folder with one sglang-VERSION-….whl")
     return source.from_wheel(wheels[0])
+
+
+@contextmanager
+def _in_image(target: TargetSpec) -> Iterator[tuple[FileTree, str]]:
+    """The file system of an image, and the first folder of its Python's path that holds SGLang."""
+    with open_scene(target, {}) as scene:
+        for site in scene.python.site:
+            if scene.tree.resolve(f"{site}/{source.SERVER_ARGS}") is not None:
+                yield scene.tree, site
+                return
+        raise UsageError("SGLang is not installed in this image", where=target.value, fix="name another target")
 
 
 def _of_prefix(prefix: Path) -> SourceTree:

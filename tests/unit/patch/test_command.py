@@ -11,6 +11,7 @@ from stack_builder.cli.app import run
 from stack_builder.errors import ExitCode
 from stack_builder.patch.site import Site
 from tests.unit.patch.conftest import HEAD, TABLE_PATCH, WRAPPER_PATCH, tree
+from tests.unit.trees.oci_images import layer_tar, write_layout
 
 
 @pytest.fixture
@@ -69,6 +70,33 @@ def test_the_way_through(site: Site, stack: str, capsys: pytest.CaptureFixture[s
     code, out, err = call(capsys, "revert", target)
     assert (code, out) == (ExitCode.CLEAN, "")
     assert "no patch is applied" in err
+
+
+def test_an_image_is_looked_at_and_not_touched(
+    site: Site, stack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = "usr/lib/python3.11/site-packages"
+
+    def image(name: str) -> str:
+        rows = [("usr/bin/python3", b""), *((f"{where}/{path}", data) for path, data in tree(site.root).items())]
+        return f"oci:{write_layout(tmp_path / name, [layer_tar(rows)])}"
+
+    def states(target: str) -> list[str]:
+        code, out, _ = call(capsys, "status", target, "--stack", stack, "--format", "json")
+        report = json.loads(out)
+        assert code == (ExitCode.FINDINGS if "PATCH006" in {found["rule"] for found in report["findings"]} else 0)
+        return [patch["state"] for patch in report["facts"]["patches"]]
+
+    assert states(image("plain")) == ["no-effect-here", "applies"]
+    code, diff, _ = call(capsys, "export", f"oci:{tmp_path / 'plain'}", "--stack", stack)
+    assert (code, diff.count("+++ b/demo/")) == (ExitCode.CLEAN, 3)
+    assert call(capsys, "apply", f"venv:{site.root.parents[2]}", "--stack", stack)[0] == ExitCode.CLEAN
+    assert states(image("patched")) == ["applied", "applied"]
+    (site.root / "demo/tables.py").write_bytes(b"by hand")
+    assert "tables   drifted" in call(capsys, "status", image("changed"), "--stack", stack)[1]
+    code, _, err = call(capsys, "apply", f"oci:{tmp_path / 'plain'}", "--stack", stack)
+    assert code == ExitCode.USAGE
+    assert "not in oci:" in err
 
 
 def test_a_patch_of_ones_own_from_a_file(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

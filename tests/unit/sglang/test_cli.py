@@ -11,7 +11,9 @@ import pytest
 from stack_builder.cli.app import run
 from stack_builder.stack import lock
 from stack_builder.stack.lock import Artifact, Lock
+from stack_builder.trees import oci
 from stack_builder.wheels.store import Store
+from tests.unit.trees.oci_images import layer_tar, write_layout
 
 from .conftest import FILES
 
@@ -44,6 +46,26 @@ def test_options(wheels, capsys):
     assert json.loads(capsys.readouterr().out)["sglang"] == "0.5.9"
     assert run(["sglang", "options", "no-such", "--target", wheels]) == 2
     assert "no option with 'no-such' in its name" in capsys.readouterr().err
+
+
+def test_an_image_is_read_once(tmp_path, capsys, monkeypatch):
+    """What was read is kept by the image's digests: the second look opens no layer."""
+    site = "usr/lib/python3.11/site-packages"
+    rows = [("usr/bin/python3", b""), *((f"{site}/{name}", text.encode()) for name, text in FILES.items())]
+    newer = [(f"{site}/sglang/srt/server_args.py", NEWER.encode())]
+    image = f"oci:{write_layout(tmp_path / 'image', [layer_tar(rows), layer_tar(newer)])}"
+    for again in False, True:
+        with monkeypatch.context() as patch:
+            if again:
+                patch.setattr(oci, "open_layer", None)
+            assert run(["sglang", "options", "graph", "--target", image]) == 0
+            assert capsys.readouterr().out == "--cuda-graph-bs-decode INT ...\n"
+    assert run(["sglang", "contract", "Wrapper", "--target", image]) == 0
+    assert run(["patch", "contract", "Wrapper", image]) == 0
+    assert "return self.language_model.get_embed_and_head()" in capsys.readouterr().out
+    empty = f"oci:{write_layout(tmp_path / 'empty', [layer_tar([*rows[:1], (f'{site}/x.py', b'')])])}"
+    assert run(["sglang", "options", "--target", empty]) == 2
+    assert "SGLang is not installed in this image" in capsys.readouterr().err
 
 
 def test_contract(wheels, capsys):

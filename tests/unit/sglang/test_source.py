@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def test_wheel_and_folder_and_tree_read_alike(tmp_path, make_wheel):
     trees = [
         source.from_wheel(wheel),
         source.from_directory(tmp_path / "site"),
-        source.from_tree(DirectoryTree(tmp_path), "/site", where="image"),
+        source.from_tree(lambda: nullcontext((DirectoryTree(tmp_path), "/site")), where="image"),
     ]
     for tree in trees:
         assert tree.version == "0.5.9"
