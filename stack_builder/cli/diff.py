@@ -37,6 +37,7 @@ _TORCH_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_
 
 @dataclass(frozen=True, slots=True)
 class _Side:
+    given: str
     folder: Path
     spec: StackSpec
     lock: Lock
@@ -44,7 +45,7 @@ class _Side:
     @classmethod
     def load(cls, stack: str) -> _Side:
         folder = spec.find(stack)
-        return cls(folder, spec.load(folder), lock.load(folder))
+        return cls(stack, folder, spec.load(folder), lock.load(folder))
 
     def wheel(self, name: str) -> Path:
         """The fetched wheel of a distribution."""
@@ -53,7 +54,7 @@ class _Side:
             raise UsageError(f"locks no {name}", where=self.folder.name)
         path = Store().find(artifact.sha256, artifact.filename, artifact.size)
         if path is None:
-            raise MachineError("has not been fetched", where=artifact.filename, fix=f"run stackb fetch {self.folder}")
+            raise MachineError("has not been fetched", where=artifact.filename, fix=f"run stackb fetch {self.given}")
         return path
 
 
@@ -101,7 +102,7 @@ def _sections(old: _Side, new: _Side, *, symbols: bool) -> Iterator[tuple[str, C
 
 
 def _source(side: _Side) -> SourceTree:
-    return locate.of_stack(str(side.folder))
+    return locate.of_stack(side.given)
 
 
 def _patches(old: _Side, new: _Side) -> Iterator[Change]:

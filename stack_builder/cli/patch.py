@@ -15,7 +15,7 @@ import typer
 from stack_builder.cli.output import Format, emit, write
 from stack_builder.diagnose import target as targets
 from stack_builder.diagnose.target import TargetSpec
-from stack_builder.errors import UsageError
+from stack_builder.errors import ExitCode, UsageError
 from stack_builder.files import atomic_write
 from stack_builder.patch import judge, site, sources, transaction, verbs
 from stack_builder.patchset import model
@@ -28,6 +28,7 @@ from stack_builder.report.text import printable
 from stack_builder.stack import spec
 
 app = typer.Typer(no_args_is_help=True)
+_PIPE = 1000  # columns where nobody looks at the table but a program, so that a row stays a line
 
 _Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help=targets.HELP)]
 _Ids = Annotated[
@@ -109,7 +110,7 @@ def apply(
 ) -> None:
     """Apply patches to an environment: all of them or none.
 
-    Without --patch and --stack: every patch whose state is "applies".
+    Without --patch and --stack: every patch whose state is "applies"; a file that has drifted is named, and left alone.
     """
     place = targets.parse(target)
     wanted = _wanted(place, ids, stack, gpu, topology)
@@ -117,6 +118,20 @@ def apply(
     only_for = None if wanted.asked else wanted.hardware
     plans = verbs.apply(found, wanted.patches, only_for=only_for, dry_run=dry_run)
     _show(plans, "nothing to apply: every patch is applied already, or not needed here", dry_run)
+    if not wanted.asked:
+        raise typer.Exit(_left_out(found, wanted))
+
+
+def _left_out(found: site.Site, wanted: _Wanted) -> ExitCode:
+    """Name patches that could not be taken along; drift is a finding, the other states are as they should be."""
+    code = ExitCode.CLEAN
+    distributions = found.distributions()
+    for name in sorted(wanted.distributions & set(distributions)):
+        for one in _seen(name, distributions, wanted):
+            if one.status is not None and one.status.state in (State.DRIFTED, State.CONFLICT, State.NO_EFFECT):
+                typer.echo(f"left out: {one.patch.id}, {one.status.state.value}: {printable(_why(one))}", err=True)
+                code = ExitCode.FINDINGS if one.status.state is State.DRIFTED else code
+    return code
 
 
 @app.command()
@@ -232,7 +247,7 @@ def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     table = Table(*header, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _PIPE)
     with console.capture() as capture:
         console.print(table)
     write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))

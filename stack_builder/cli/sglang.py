@@ -12,7 +12,6 @@ import typer
 
 from stack_builder.cli.output import Format, emit, write
 from stack_builder.diagnose import target as targets
-from stack_builder.diagnose.sglang import check as checks
 from stack_builder.diagnose.sglang import locate
 from stack_builder.errors import UsageError
 from stack_builder.report import Report
@@ -37,7 +36,8 @@ def _open(target: str | None) -> SourceTree:
     return locate.source_of(targets.parse(target))
 
 
-@app.command("options")
+# A name is looked for as it is written in a launch line, dashes and all.
+@app.command("options", context_settings={"ignore_unknown_options": True})
 def options(
     pattern: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only options with this in a name.")] = None,
     target: _Target = None,
@@ -103,7 +103,8 @@ def contract(
     """Show what EAGLE-3 needs of target and draft, and which architectures have it."""
     found = contracts.read(_open(target))
     if architecture is not None:
-        write(_one_architecture(found, architecture))
+        body = _architecture(found, architecture)
+        write(json.dumps(body, indent=1) + "\n" if as_json else _one_architecture(found, architecture))
         return
     body = {
         "sglang": found.version,
@@ -127,6 +128,17 @@ def contract(
     could = [w.architecture for w in found.wrappers() if w.complete]
     write(f"{len(could)} more have an inner model that could answer (stackb patch contract ARCHITECTURE):\n")
     write(_wrapped(could))
+
+
+def _architecture(found: Contract, architecture: str) -> dict[str, object]:
+    cls, wrapper = found.model(architecture), found.wrapper(architecture)
+    return {
+        "sglang": found.version,
+        "architecture": architecture,
+        "at": f"{cls.path}:{cls.line}",
+        "missing": {role.value: found.missing(architecture, role) for role in (Role.TARGET, Role.DRAFT)},
+        "wrapper": asdict(wrapper) if wrapper is not None else None,
+    }
 
 
 def _one_architecture(found: Contract, architecture: str) -> str:
@@ -162,6 +174,8 @@ def check(
     format: Annotated[Format, typer.Option("--format", help="How to print the report.")] = Format.TEXT,  # noqa: A002
 ) -> None:
     """Check a launch line before anything starts: options, how they go together, what is active on the GPU."""
+    from stack_builder.diagnose.sglang import check as checks  # the other commands answer sooner without
+
     tree = _open(target)
     findings, skipped = checks.check_launch(
         tree, arguments, environment=_environment(env or ()), gpu=gpu, model=model, draft=draft

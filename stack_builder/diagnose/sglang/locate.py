@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stack_builder.diagnose.doctor_targets import image_identity, open_scene
 from stack_builder.diagnose.target import TargetSpec
 from stack_builder.errors import IntegrityError, MachineError, UsageError
 from stack_builder.sglang import source
@@ -41,6 +40,8 @@ def source_of(target: TargetSpec, *, wheels: Path | None = None) -> SourceTree:
             program = target.path.absolute()
             return _of_prefix(program.parent.parent)
         case "oci" | "image":
+            from stack_builder.diagnose.doctor_targets import image_identity  # not needed by other targets
+
             return source.from_tree(
                 lambda: _in_image(target), where=f"{target.kind}:{target.value}", identity=image_identity(target)
             )
@@ -99,6 +100,8 @@ def _of_folder(folder: Path) -> SourceTree:
 @contextmanager
 def _in_image(target: TargetSpec) -> Iterator[tuple[FileTree, str]]:
     """The file system of an image, and the first folder of its Python's path that holds SGLang."""
+    from stack_builder.diagnose.doctor_targets import open_scene
+
     with open_scene(target, {}) as scene:
         for site in scene.python.site:
             if scene.tree.resolve(f"{site}/{source.SERVER_ARGS}") is not None:

@@ -10,6 +10,8 @@ import pytest
 from stack_builder.cli.app import run
 from stack_builder.errors import ExitCode
 from stack_builder.patch.site import Site
+from stack_builder.patchset import model
+from stack_builder.patchset.model import Patch
 from tests.unit.patch.conftest import HEAD, TABLE_PATCH, WRAPPER_PATCH, tree
 from tests.unit.trees.oci_images import layer_tar, write_layout
 
@@ -97,6 +99,23 @@ def test_an_image_is_looked_at_and_not_touched(
     code, _, err = call(capsys, "apply", f"oci:{tmp_path / 'plain'}", "--stack", stack)
     assert code == ExitCode.USAGE
     assert "not in oci:" in err
+
+
+def test_applying_whatever_applies_names_what_has_drifted(
+    site: Site,
+    tables_patch: Patch,
+    wrapper_patch: Patch,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shipped = {patch.id: patch for patch in (tables_patch, wrapper_patch)}
+    monkeypatch.setattr(model, "available", lambda folder=None: shipped)
+    (site.root / "demo/wrapper.py").write_bytes(b"by hand")
+    code, out, err = call(capsys, "apply", f"venv:{site.root.parents[2]}")
+    assert code == ExitCode.FINDINGS
+    assert "+++ b/demo/tables.py" in out
+    assert "left out: wrapper, drifted: demo/wrapper.py is not the file that RECORD lists" in err
+    assert site.read("demo/wrapper.py") == b"by hand"
 
 
 def test_a_patch_of_ones_own_from_a_file(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,8 @@ def wheels(make_wheel):
 def test_options(wheels, capsys):
     assert run(["sglang", "options", "page", "--target", wheels]) == 0
     assert capsys.readouterr().out == "--page-size INT\n"
+    assert run(["sglang", "options", "--page-size", "--target", wheels]) == 0
+    assert capsys.readouterr().out == "--page-size INT\n"
     assert run(["sglang", "options", "--target", wheels, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sglang"] == "0.5.9"
     assert run(["sglang", "options", "no-such", "--target", wheels]) == 2
@@ -73,6 +75,10 @@ def test_contract(wheels, capsys):
     assert "2 of 4 architectures can be targets" in capsys.readouterr().out
     assert run(["sglang", "contract", "Wrapper", "--target", wheels]) == 0
     assert "its language_model, LlamaForCausalLM, has get_embed_and_head" in capsys.readouterr().out
+    assert run(["sglang", "contract", "Wrapper", "--target", wheels, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["missing"]["target"] == ["get_embed_and_head", "set_eagle3_layers_to_capture"]
+    assert found["wrapper"]["inner"] == "language_model"
     assert run(["sglang", "contract", "Nobody", "--target", wheels]) == 2
 
 
