@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from posixpath import dirname
 
 from stack_builder.errors import IntegrityError, UsageError
@@ -78,22 +79,26 @@ def arrange(wheels: Sequence[WheelRecord], settings: LayerSettings, others: int)
     Raises:
         UsageError: more layers than engines take.
     """
-    own: list[WheelRecord] = []
-    top: list[WheelRecord] = []
-    shared: defaultdict[int, list[WheelRecord]] = defaultdict(list)
+    heavy: list[WheelRecord] = []
+    high: list[WheelRecord] = []
+    middling: list[WheelRecord] = []
+    small: list[WheelRecord] = []
     for wheel in sorted(wheels, key=lambda w: w.name):
-        if wheel.name in settings.top:
-            top.append(wheel)
+        if _height(wheel.name, settings.high) < len(settings.high):
+            high.append(wheel)
         elif wheel.size >= settings.own:
-            own.append(wheel)
+            heavy.append(wheel)
         else:
-            digest = hashlib.sha256(wheel.name.encode()).digest()
-            shared[int.from_bytes(digest[:4], "big") % settings.shared].append(wheel)
-    own.sort(key=lambda w: (settings.rank(w.name), w.name))
-    layers = [_single(wheel) for wheel in own]
-    for number, group in sorted(shared.items()):
-        layers.append(LayerPlan(f"shared {number + 1}: {len(group)} wheel{'s' * (len(group) > 1)}", tuple(group)))
-    layers += [_single(wheel) for wheel in top]
+            (small if wheel.size < settings.small else middling).append(wheel)
+    # Sorting is stable: what one pattern matches, and what none does, stays in the order of names.
+    heavy.sort(key=lambda w: _height(w.name, settings.low))
+    high.sort(key=lambda w: _height(w.name, settings.high))
+    layers = [
+        *map(_single, heavy),
+        *_together("shared", middling, settings.shared),
+        *map(_single, high),
+        *_together("small", small, settings.small_shared),
+    ]
     if len(layers) + others > MAX_LAYERS:
         raise UsageError(
             f"{len(layers) + others} layers, more than the {MAX_LAYERS} that engines take",
@@ -103,8 +108,23 @@ def arrange(wheels: Sequence[WheelRecord], settings: LayerSettings, others: int)
     return tuple(layers)
 
 
+def _height(name: str, patterns: Sequence[str]) -> int:
+    """Position of the first pattern that matches, or the number of patterns."""
+    return next((n for n, pattern in enumerate(patterns) if fnmatchcase(name, pattern)), len(patterns))
+
+
 def _single(wheel: WheelRecord) -> LayerPlan:
     return LayerPlan(f"{wheel.name} {wheel.version}", (wheel,))
+
+
+def _together(title: str, wheels: Sequence[WheelRecord], count: int) -> Iterator[LayerPlan]:
+    """Spread wheels over at most ``count`` layers by the hash of their names, which no other wheel can move."""
+    groups: defaultdict[int, list[WheelRecord]] = defaultdict(list)
+    for wheel in wheels:
+        digest = hashlib.sha256(wheel.name.encode()).digest()
+        groups[int.from_bytes(digest[:4], "big") % count].append(wheel)
+    for number, group in sorted(groups.items()):
+        yield LayerPlan(f"{title} {number + 1}: {len(group)} wheel{'s' * (len(group) > 1)}", tuple(group))
 
 
 def _refuse_file_as_directory(owners: Mapping[str, Sequence[tuple[str, InstalledFile]]]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from fnmatch import fnmatchcase
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from stack_builder import resources
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 """Part of every cache key. Raise it whenever the same inputs would give other bytes."""
 
 EPOCH = 1_735_689_600
@@ -34,21 +33,14 @@ class PythonSettings(_Model):
 
 
 class LayerSettings(_Model):
-    """``[layers]``: which wheel goes into which layer."""
+    """``[layers]``: which wheel goes into which layer. Sizes in bytes of the wheel's file."""
 
     own: int = Field(gt=0)
-    shared: int = Field(gt=0, le=64)
+    shared: int = Field(gt=0, le=32)
+    small: int = Field(gt=0)
+    small_shared: int = Field(gt=0, le=32)
     low: tuple[str, ...]
     high: tuple[str, ...]
-    top: tuple[str, ...]
-
-    def rank(self, name: str) -> tuple[int, int]:
-        """Height of a distribution with a layer of its own; lower ranks lie lower."""
-        for height, patterns in ((0, self.low), (2, self.high)):
-            for position, pattern in enumerate(patterns):
-                if fnmatchcase(name, pattern):
-                    return height, position
-        return 1, 0
 
 
 class LinkerSettings(_Model):

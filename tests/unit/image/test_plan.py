@@ -14,7 +14,9 @@ from stack_builder.stack import lock as lock_file
 from stack_builder.stack import spec as stack_file
 from stack_builder.stack.receipt import WheelRecord
 
-SETTINGS = LayerSettings(own=100, shared=4, low=("nvidia-*", "torch"), high=("sgl-*",), top=("sglang",))
+SETTINGS = LayerSettings(
+    own=100, shared=4, small=10, small_shared=4, low=("nvidia-*", "torch"), high=("sgl-*", "sglang")
+)
 
 
 def subject(winners: str = "", gpu: str = "sm_120") -> Subject:
@@ -93,11 +95,12 @@ def record(name: str, size: int) -> WheelRecord:
     return WheelRecord(name, "1", f"{name}-1-py3-none-any.whl", "0" * 64, size, "default")
 
 
-def test_stable_heavy_wheels_lie_low_and_volatile_ones_high() -> None:
-    names = ["sglang", "sgl-kernel", "scipy", "torch", "nvidia-cublas"]
-    layers = arrange([*(record(name, 200) for name in names), record("tqdm", 1)], SETTINGS, 3)
+def test_stable_heavy_wheels_lie_low_and_small_ones_on_top() -> None:
+    names = ["scipy", "torch", "nvidia-cublas", "sgl-kernel"]
+    others = [record("sglang", 50), record("pillow", 50), record("tqdm", 9)]
+    layers = arrange([*others, *(record(name, 200) for name in names)], SETTINGS, 3)
     assert [[w.name for w in layer.wheels] for layer in layers] == [
-        ["nvidia-cublas"], ["torch"], ["scipy"], ["sgl-kernel"], ["tqdm"], ["sglang"],
+        ["nvidia-cublas"], ["torch"], ["scipy"], ["pillow"], ["sgl-kernel"], ["sglang"], ["tqdm"],
     ]  # fmt: skip
 
 
