@@ -12,7 +12,7 @@ import typer
 
 from stack_builder.bench import history
 from stack_builder.bench.policy import Policy, make_policy
-from stack_builder.bench.results import Results, read
+from stack_builder.bench.results import Settings, read
 from stack_builder.bench.tables import as_text, report_text
 from stack_builder.bench.verify import judge_policy, levels_around
 from stack_builder.cli.bench import measure, parse_arms, read_key
@@ -44,6 +44,12 @@ def command(
     repeats: Annotated[
         int | None, typer.Option(min=2, help="With --verify: rounds; default as in the results.")
     ] = None,
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="With --verify: of each client in a run; default as in the results.")
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=2, help="With --verify: output tokens of each request; default as in the results.")
+    ] = None,
     budget: Annotated[float | None, typer.Option(help="With --verify: seconds after which no repeat is added.")] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="With --verify: file with the servers' key.")] = None,
     results_output: Annotated[Path | None, typer.Option(help="With --verify: write its results there.")] = None,
@@ -53,6 +59,10 @@ def command(
         raise UsageError("give one of --stack and --sglang-version", where="--stack")
     measured = read(results)
     policy = make_policy(measured, _locked_version(stack) if stack else sglang_version)
+    asked = measured.settings
+    if requests is not None:
+        asked = replace(asked, requests=requests, seconds=None)
+    asked = replace(asked, tokens=tokens or asked.tokens, rounds=repeats or asked.rounds)
     if policy.config is not None:
         if output is not None:
             atomic_write(output, policy.config)
@@ -60,17 +70,14 @@ def command(
             write(policy.config)
     _explain(policy, output)
     if verify:
-        raise typer.Exit(
-            _verify(measured, policy, pair or [], arm or [], repeats, budget, api_key_file, results_output)
-        )
+        raise typer.Exit(_verify(asked, policy, pair or [], arm or [], budget, api_key_file, results_output))
 
 
 def _verify(
-    measured: Results,
+    asked: Settings,
     policy: Policy,
     pairs: list[str],
     served: list[str],
-    repeats: int | None,
     budget: float | None,
     api_key_file: Path | None,
     output: Path | None,
@@ -82,12 +89,8 @@ def _verify(
             where="--verify",
             fix="name three arms with --pair or --arm, the policy last",
         )
-    rounds = repeats or measured.settings.rounds
     settings = replace(
-        measured.settings,
-        levels=levels_around(measured.settings.levels, policy),
-        rounds=rounds,
-        max_rounds=max(rounds, measured.settings.max_rounds),
+        asked, levels=levels_around(asked.levels, policy), max_rounds=max(asked.rounds, asked.max_rounds)
     )
     from stack_builder.bench.pairs import Options
 

@@ -76,8 +76,8 @@ if [ "$what" = measure ]; then
     said "policy: exit $?"
 else
     timeout -s INT "${BENCH_LIMIT:-400}" "$python" -m stack_builder policy "$out/pair.json" --verify "${statics[@]}" \
-        --pair adaptive=http://127.0.0.1:30004 --repeats "${REPEATS:-4}" --budget "${BUDGET:-330}" \
-        --results-output "$out/verify.json" >"$out/verify.txt" 2>"$out/verify.err"
+        --pair adaptive=http://127.0.0.1:30004 --repeats "${REPEATS:-5}" --budget "${BUDGET:-385}" \
+        --requests "${REQUESTS:-2}" --tokens "${VERIFY_TOKENS:-128}" --results-output "$out/verify.json" >"$out/verify.txt" 2>"$out/verify.err"
     said "verify: exit $?"
 fi
 bodies 30002 chain7-after
