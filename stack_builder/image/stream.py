@@ -10,6 +10,7 @@ costs one decompression (to check it) in place of a compression.
 from __future__ import annotations
 
 import hashlib
+import io
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,12 +21,14 @@ from isal import igzip, isal_zlib  # decompresses and sums about three times as 
 from pydantic import ConfigDict
 
 from stack_builder.errors import IntegrityError
+from stack_builder.trees.layers import check_expansion
 
 _MEMBER_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # no name, no time, unknown system
 _TRAILER = struct.Struct("<LL")
 _STORED = struct.Struct("<BHH")
 _STORED_MAX = 0xFFFF
 _GATHER = 1 << 20  # bytes of plain data per member
+_MAX_ENDS = 1000  # times that the end of a layer is read
 _INFLATE = 4 << 20  # bytes of decompressed data held at once
 
 CORRUPT = "fetch the wheel again; if it stays so, the index serves a bad file"
@@ -146,12 +149,38 @@ class LayerStream:
         self._sink.write(data)
 
 
+class _Bounded(io.RawIOBase):
+    """The content of a gzip file, as far as it stays in proportion to the file."""
+
+    def __init__(self, blob: Path) -> None:
+        self._file = cast(BinaryIO, igzip.open(blob))  # type: ignore[no-untyped-call]
+        self._blob, self._packed, self._given, self._ends = blob, blob.stat().st_size, 0, 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._file.read(size)
+        self._given += len(data)
+        # tarfile skips a member of a stream block by block, and does not notice the end: a size of 2**90 bytes in a
+        # header of a few hundred would keep it busy for ever
+        self._ends = 0 if data else self._ends + 1
+        if self._ends > _MAX_ENDS:
+            raise EOFError("it ends inside a file")
+        check_expansion(self._packed, self._given, self._blob.name)
+        return data
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 def open_layer(blob: Path) -> BinaryIO:
     """Open a gzip layer of any origin for reading its tar.
 
-    Reading raises :data:`LAYER_ERRORS` where it is damaged.
+    Reading raises :data:`LAYER_ERRORS` where it is damaged, and :class:`IntegrityError` where it is a bomb.
     """
-    return cast(BinaryIO, igzip.open(blob))  # type: ignore[no-untyped-call]
+    return cast(BinaryIO, _Bounded(blob))
 
 
 def stored_member(data: bytes) -> bytes:

@@ -13,13 +13,21 @@ T = TypeVar("T")
 
 
 class Index(Generic[T]):
-    """Entries with a value each (where their bytes are), looked up by path; directories are implied by them."""
+    """Entries with a value each (where their bytes are), looked up by path; directories are implied by them.
+
+    Attributes:
+        names: characters of all paths that were ever added, a measure of the memory that hostile ones could take.
+    """
 
     def __init__(self) -> None:
+        self.names = 0
         self._found: dict[str, tuple[Entry, T]] = {}
-        self._directories = {"/"}
+        self._directories: dict[str, set[str]] = {"/": set()}  # with the names in each
         self._sorted: list[str] | None = None
         self._resolver: Resolver | None = None
+
+    def __len__(self) -> int:
+        return len(self._found) + len(self._directories)
 
     def add(self, entry: Entry, value: T) -> bool:
         """Add an entry unless one of that path is there; say whether it was added."""
@@ -32,32 +40,50 @@ class Index(Generic[T]):
         """Add an entry in place of whatever was at its path."""
         if entry.path in self._directories:
             self.remove(entry.path)
+        parent, name = _split(entry.path)
+        self.add_directory(parent)
+        self._directories[parent].add(name)
         self._found[entry.path] = (entry, value)
-        self.add_directory(entry.path.rpartition("/")[0])
+        self.names += len(entry.path)
         self._changed()
 
     def add_directory(self, path: str) -> None:
         """Make a directory, and those that it lies in, be there, in place of files and links of those names."""
-        while path and path not in self._directories:
+        path, inside = path or "/", ""
+        while path not in self._directories:
             self._found.pop(path, None)
-            self._directories.add(path)
-            path = path.rpartition("/")[0]
+            self._directories[path] = {inside} if inside else set()
+            self.names += len(path)
+            path, inside = _split(path)
+        if inside:
+            self._directories[path].add(inside)
         self._changed()
 
     def remove(self, path: str) -> None:
-        """Remove what is at a path and below it, if anything."""
+        """Remove what is at a path and below it, if anything; the root stays."""
+        if path not in self._found and path not in self._directories:
+            return
+        self.empty(path)
+        parent, name = _split(path)
+        self._directories[parent].discard(name)
         self._found.pop(path, None)
-        if path in self._directories:
-            self.empty(path)
-            self._directories.discard(path)
+        if path != "/":
+            self._directories.pop(path, None)
         self._changed()
 
     def empty(self, directory: str) -> None:
-        """Remove all that lies below a directory."""
-        below = directory.rstrip("/") + "/"
-        for known in [known for known in self._found if known.startswith(below)]:
-            del self._found[known]
-        self._directories = {known for known in self._directories if known == "/" or not known.startswith(below)}
+        """Remove all that lies below a directory, at a cost that follows what lies there."""
+        todo = [directory]
+        while todo:
+            here = todo.pop()
+            for name in self._directories.get(here, ()):
+                path = f"{here.rstrip('/')}/{name}"
+                if self._found.pop(path, None) is None:
+                    todo.append(path)
+            if here != directory:
+                del self._directories[here]
+        if directory in self._directories:
+            self._directories[directory].clear()
         self._changed()
 
     def at(self, path: str) -> T | None:
@@ -112,3 +138,8 @@ class Index(Generic[T]):
     def _changed(self) -> None:
         self._sorted = None
         self._resolver = None
+
+
+def _split(path: str) -> tuple[str, str]:
+    parent, _, name = path.rpartition("/")
+    return parent or "/", name

@@ -19,8 +19,26 @@ from stack_builder.trees.members import MemberCache
 MAX_LAYER = 64 << 30
 """Bytes of a decompressed layer."""
 
+MAX_FILES = 1_000_000
+"""Files of an image; the largest images of this field have a third of that."""
+
+FREE_EXPANSION = 256 << 20
+MAX_EXPANSION = 100
+"""Decompressed bytes per byte of the layer, beyond :data:`FREE_EXPANSION` bytes; real layers stay below 10."""
+
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _CHUNK = 1 << 20
+
+
+def check_expansion(packed: int, size: int, where: object) -> None:
+    """Refuse a layer of ``packed`` bytes that has given ``size`` bytes so far, where that is too much.
+
+    Raises:
+        IntegrityError: it is a bomb.
+    """
+    if size > MAX_LAYER or size > FREE_EXPANSION + MAX_EXPANSION * packed:
+        what = f"expands to more than {size >> 20} MiB from {packed} bytes: a decompression bomb"
+        raise IntegrityError(what, where=where, fix="do not use this image")
 
 
 def open_layer(blobs: Blobs, name: str, digest: str | None, cache: MemberCache) -> AbstractContextManager[memoryview]:
@@ -52,8 +70,7 @@ def _decompressed(packed: memoryview, digest: str, where: str) -> Iterator[bytes
     try:
         while data := stream.read(_CHUNK):
             size += len(data)
-            if size > MAX_LAYER:
-                raise IntegrityError(f"a layer of more than {MAX_LAYER >> 30} GiB", where=where)
+            check_expansion(len(packed), size, where)
             yield data
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise IntegrityError(f"the layer is damaged ({error})", where=where) from error

@@ -19,10 +19,12 @@ from stack_builder.errors import IntegrityError
 from stack_builder.trees import Entry
 from stack_builder.trees.blobs import Image, find_image, open_blobs
 from stack_builder.trees.index import Index
-from stack_builder.trees.layers import open_layer
+from stack_builder.trees.layers import MAX_FILES, open_layer
 from stack_builder.trees.members import MemberCache
 
-MAX_FILES = 4_000_000
+MAX_NAMES = 256 << 20
+"""Characters of all paths of an image."""
+
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 
@@ -106,10 +108,13 @@ class OciTree:
         try:
             with tarfile.open(fileobj=_File(layer), mode="r:") as archive:
                 members = []
+                names = 0
                 for member in archive:
+                    archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all a second time
                     members.append((_path(member.name, where), member))
-                    if len(members) > MAX_FILES:
-                        raise IntegrityError(f"more than {MAX_FILES} files in one layer", where=where)
+                    names += len(member.name) + len(member.linkname)
+                    if len(members) > MAX_FILES or names > MAX_NAMES:
+                        raise IntegrityError(f"more than {MAX_FILES} files in one layer, or endless names", where=where)
         except (tarfile.TarError, ValueError) as error:
             raise IntegrityError(f"the layer is no readable tar ({error})", where=where) from error
         brought = []
@@ -123,11 +128,15 @@ class OciTree:
                 brought.append((path, member))
         for path, member in brought:
             self._add(path, member, layer, where)
+            if len(self._index) > MAX_FILES or self._index.names > MAX_NAMES:
+                raise IntegrityError(f"more than {MAX_FILES} files in all, or endless names", where=where)
 
     def _add(self, path: str, member: tarfile.TarInfo, layer: memoryview, where: str) -> None:
         if member.isdir():
             self._index.add_directory(path)
             return
+        if path == "/":
+            raise IntegrityError("a layer holds a file in place of the root", where=where)
         place: _Place | None = None
         size, link = 0, None
         if member.issym():

@@ -75,18 +75,16 @@ def read_parts(source: Source, digest: str, platform: str = "linux_x86_64") -> P
     if "manifests" in manifest:
         wanted = {"os": "linux", "architecture": architecture(platform)}
         found = [
-            m
-            for m in manifest["manifests"]
-            if isinstance(m, dict) and wanted.items() <= {**wanted, **m.get("platform", {})}.items()
+            each
+            for each in _tables(manifest["manifests"], digest)
+            if all(_table(each.get("platform")).get(key, value) == value for key, value in wanted.items())
         ]
         if not found:
             raise UsageError(f"has no image for linux/{wanted['architecture']}", where=digest)
         digest = _digest(found[0])
         manifest = _json(source.manifest(digest), digest)
     config_digest = _digest(manifest.get("config"))
-    layers = manifest.get("layers")
-    if not isinstance(layers, list) or len(layers) > MAX_LAYERS:
-        raise IntegrityError("is no image manifest", where=digest)
+    layers = _tables(manifest.get("layers"), digest)
     for layer in layers:
         if "zstd" in str(layer.get("mediaType")):
             fix = "convert it: skopeo copy --dest-compress-format gzip …"
@@ -115,8 +113,9 @@ def bring(source: Source, parts: Parts, name: str, request: BaseRequest) -> Base
             layers.append(layer_record(title, written))
             task.advance(1)
     rootfs = _unpacked(layers, parts.identity, request) if request.programs else None
-    variables = parts.config.get("config", {}).get("Env") or []
-    environment = {key: value for key, _, value in (str(variable).partition("=") for variable in variables)}
+    variables = _table(parts.config.get("config")).get("Env")
+    pairs = (str(each).partition("=") for each in variables) if isinstance(variables, list) else ()
+    environment = {key: value for key, _, value in pairs}
     return Base(BaseRecord(name, parts.identity), tuple(layers), environment, rootfs)
 
 
@@ -263,8 +262,8 @@ def _rootfs(identity: str, request: BaseRequest) -> Rootfs:
 
 def _diff_ids(parts: Parts, name: str) -> list[str]:
     """The digest of each layer's tar, as the configuration gives it."""
-    diff_ids = parts.config.get("rootfs", {}).get("diff_ids", [])
-    if len(diff_ids) != len(parts.layers):
+    diff_ids = _table(parts.config.get("rootfs")).get("diff_ids")
+    if not isinstance(diff_ids, list) or len(diff_ids) != len(parts.layers):
         raise IntegrityError("configuration and manifest name different numbers of layers", where=name)
     return [str(each) for each in diff_ids]
 
@@ -287,6 +286,18 @@ def _decoded(data: bytes, where: object) -> dict[str, Any]:
         raise IntegrityError("is not JSON", where=where) from error
     if not isinstance(value, dict):
         raise IntegrityError("is not a JSON object", where=where)
+    return value
+
+
+def _table(value: object) -> Mapping[str, Any]:
+    """An object of a document, nothing where it is missing or something else."""
+    return value if isinstance(value, dict) else {}
+
+
+def _tables(value: object, where: object) -> list[dict[str, Any]]:
+    """The descriptors of a manifest or index."""
+    if not isinstance(value, list) or len(value) > MAX_LAYERS or not all(isinstance(each, dict) for each in value):
+        raise IntegrityError("is no image manifest, or one with too many parts", where=where)
     return value
 
 
