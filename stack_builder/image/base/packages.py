@@ -89,10 +89,20 @@ def resolve(recipe: Recipe, architecture: str, root: Path) -> BaseLock:
     config.write_text(_APT_CONF.format(root=root, architecture=architecture))
     _apt(["apt-get", "update", "-q"], config)
     printed = _apt(["apt-get", "install", "-qq", "--yes", "--print-uris", "?essential", *recipe.packages], config)
-    packages = [_package(match, archives) for match in _PRINTED.finditer(printed)]
+    packages = printed_packages(printed, archives)
     if not packages:
         raise MachineError("apt named no packages", where=recipe.suite, fix="check apt's configuration")
-    return BaseLock(recipe.sha256, architecture, tuple(sorted(packages, key=lambda p: p.name)))
+    return BaseLock(recipe.sha256, architecture, packages)
+
+
+def printed_packages(text: str, archives: Iterable[str]) -> tuple[DebianPackage, ...]:
+    """Read what ``apt-get install --print-uris`` prints; sorted by name.
+
+    Args:
+        text: of its lines, those that name a package.
+        archives: addresses that are cut off a package's own.
+    """
+    return tuple(sorted((_package(match, archives) for match in _PRINTED.finditer(text)), key=lambda p: p.name))
 
 
 def fetch(packages: Sequence[DebianPackage], store: Path, progress: Progress) -> list[DebianPackage]:
