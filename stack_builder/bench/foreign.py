@@ -10,14 +10,14 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from stack_builder import jsontext
 from stack_builder.bench.metrics import Figures, Latency
-from stack_builder.bench.results import MAX_FILE, ArmResult, Results, RunResult, Settings
+from stack_builder.bench.results import MAX_FILE, ArmResult, Results, RunResult, Settings, to_json
 from stack_builder.bench.server import ServerFacts
 from stack_builder.errors import UsageError
 
@@ -51,21 +51,23 @@ def import_file(path: Path) -> Results:
     text = data.decode("utf-8", errors="replace")
     try:
         source, rows, facts = _read(text, path)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"is not what it looks like: {error!r}", where=path) from error
-    return _results(source, rows, facts, path, hashlib.sha256(data).hexdigest())
+        results = _results(source, rows, facts, path, hashlib.sha256(data).hexdigest())
+        to_json(results)  # figures that are no finite numbers are refused there
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, csv.Error) as error:
+        raise UsageError(f"is not what it looks like: {error!r}"[:300], where=path) from error
+    return results
 
 
 def _read(text: str, path: Path) -> tuple[str, list[_Row], ServerFacts]:
     if path.suffix == ".csv":
         return "aiperf", [_aiperf(_aiperf_csv(text))], ServerFacts()
-    first = json.loads(text.splitlines()[0]) if path.suffix == ".jsonl" else json.loads(text)
+    first: Any = jsontext.loads(text.splitlines()[0]) if path.suffix == ".jsonl" else jsontext.loads(text)
     if isinstance(first, dict) and "benchmarks" in first:
         return "guidellm", [_guidellm(entry) for entry in first["benchmarks"]], ServerFacts()
     if isinstance(first, dict) and "output_token_throughput" in first:
         return "aiperf", [_aiperf(first)], ServerFacts()
     if isinstance(first, dict) and "output_throughput" in first and "median_ttft_ms" in first:
-        lines = [json.loads(line) for line in text.splitlines() if line.strip()]
+        lines: list[Any] = [jsontext.loads(line) for line in text.splitlines() if line.strip()]
         return "bench_serving", [_bench_serving(line) for line in lines], _facts(lines[0].get("server_info"))
     raise UsageError(
         "is of no tool that is known", where=path, fix="give a file of bench_serving (.jsonl), GuideLLM or AIPerf"

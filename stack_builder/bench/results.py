@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from stack_builder import jsontext
 from stack_builder.bench.metrics import Figures
 from stack_builder.bench.server import ServerFacts
 from stack_builder.errors import UsageError
@@ -168,12 +169,14 @@ def from_json(text: str | bytes, where: object = None) -> Results:
     from pydantic import ValidationError
 
     try:
-        results = _adapter().validate_json(text)
+        results = _adapter().validate_python(jsontext.loads(text))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "file"
         fix = "give the file that stackb bench --output wrote, or import another tool's with stackb history --import"
         raise UsageError(f"not results of stackb bench: {key}: {first['msg']}", where=where, fix=fix) from error
+    except ValueError as error:
+        raise UsageError(f"not results of stackb bench: {error}", where=where) from error
     if results.schema_version != SCHEMA_VERSION:
         raise UsageError(f"results of schema version {results.schema_version}, not {SCHEMA_VERSION}", where=where)
     return results

@@ -8,13 +8,13 @@ and the guards that need them say so.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from stack_builder import jsontext
 from stack_builder.bench.wire import ExchangeError, Pool, Whole
 
 _OK = 200
@@ -171,7 +171,7 @@ class ServerEye:
         if text is None:
             return None
         try:
-            answer = json.loads(text)
+            answer = jsontext.loads(text)
         except (ValueError, RecursionError):
             return None
         return answer if isinstance(answer, dict) else None

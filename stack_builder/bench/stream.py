@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from stack_builder import jsontext
 from stack_builder.bench.wire import MAX_PIECE, ErrorKind, ExchangeError, Feed
 
 OK = 200
@@ -173,7 +174,7 @@ def _data(event: bytes) -> bytes | None:
 
 def _json(data: bytes) -> dict[str, Any]:
     try:
-        answer = json.loads(data)
+        answer = jsontext.loads(data)
     except (ValueError, RecursionError) as error:
         raise ExchangeError(ErrorKind.PROTOCOL, f"an event that is not JSON: {data[:80]!r}") from error
     if not isinstance(answer, dict):

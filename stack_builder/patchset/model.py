@@ -183,14 +183,14 @@ def parse(text: str, where: object) -> Patch:
     """
     try:
         return Patch(PatchSpec.model_validate(tomllib.loads(text)), text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"not TOML: {error}", where=where) from error
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "file"
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         message = re.sub(r"^Value error, ", "", first["msg"])
         raise UsageError(f"{key}: {message}{more}", where=where, fix="compare with checks/patches") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"not TOML: {error}", where=where) from error
 
 
 def load(path: Path) -> Patch:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from stack_builder import __version__
+from stack_builder import __version__, jsontext
 from stack_builder.errors import UsageError
 from stack_builder.report.model import Finding, Report, Severity, Skipped, Target, Verdict
 
@@ -52,11 +52,13 @@ def from_json(text: str, where: object = None) -> Report:
     if len(text) > MAX_REPORT:
         raise UsageError(f"larger than {MAX_REPORT} bytes", where=where)
     try:
-        body = _Body.model_validate_json(text)
+        body = _Body.model_validate(jsontext.loads(text))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "file"
         raise UsageError(f"not a report: {key}: {first['msg']}", where=where) from error
+    except ValueError as error:
+        raise UsageError(f"not a report: {error}", where=where) from error
     if body.schema_version != SCHEMA_VERSION:
         raise UsageError(f"a report of schema version {body.schema_version}, not {SCHEMA_VERSION}", where=where)
     report = Report(

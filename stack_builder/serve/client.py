@@ -6,7 +6,6 @@ deprecated there; this module asks their successors.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from stack_builder import jsontext
 from stack_builder.errors import MachineError
 
 MAX_ANSWER = 16 << 20  # bytes; /server_info of the largest version is below 100 kB
@@ -102,7 +102,7 @@ class ServerClient:
     def _json(self, method: str, path: str, *, body: object = None, timeout: float = 10.0) -> dict[str, Any]:
         text = self._text(method, path, body=body, timeout=timeout)
         try:
-            answer = json.loads(text or "")
+            answer = jsontext.loads(text or "")
         except (ValueError, RecursionError) as error:
             raise MachineError(f"{path} did not answer with JSON", where=self.url) from error
         if not isinstance(answer, dict):

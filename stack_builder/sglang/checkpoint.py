@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stack_builder import jsontext
 from stack_builder.errors import UsageError
 from stack_builder.sglang import safetensors
 from stack_builder.sglang.safetensors import DamagedCheckpointError, Tensor
@@ -69,7 +70,8 @@ class Checkpoint:
         for name in ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings"):
             value = self.text.get(name)
             if isinstance(value, int):
-                return int(factor * value)
+                length = factor * value
+                return int(length) if math.isfinite(length) else value
         return 2048
 
     @property
@@ -95,7 +97,7 @@ def read(folder: Path) -> Checkpoint:
     if path.stat().st_size > MAX_CONFIG:
         raise UsageError(f"larger than {MAX_CONFIG} bytes", where=path)
     try:
-        config = json.loads(path.read_bytes())
+        config = jsontext.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise UsageError(f"not JSON: {str(error).splitlines()[0]}", where=path) from error
     if not isinstance(config, dict):

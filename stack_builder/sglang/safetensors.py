@@ -6,17 +6,19 @@ Format: eight bytes, little-endian, with the length of a JSON object that maps e
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stack_builder import jsontext
 from stack_builder.errors import IntegrityError
+from stack_builder.wheels.paths import unsafe
 
 MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 MAX_INDEX = 100_000_000
 MAX_SHARDS = 4096
+MAX_DIMENSIONS = 64  # of a tensor; the product of millions would take minutes
 INDEX = "model.safetensors.index.json"
 
 _BITS = {"F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16}
@@ -79,7 +81,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
         if size < 8 or not 2 <= length <= min(MAX_HEADER, size - 8):
             raise _damaged(path, f"{size} bytes, with a header said to have {length}")
         try:
-            header = json.loads(file.read(length))
+            header = jsontext.loads(file.read(length))
         except (ValueError, RecursionError) as error:
             raise _damaged(path, "its header is not JSON") from error
     if not isinstance(header, dict):
@@ -90,8 +92,8 @@ def read_header(path: Path) -> dict[str, Tensor]:
 
 def _tensor(path: Path, base: int, size: int, name: str, entry: object) -> Tensor:
     match entry:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(end)]} if all(
-            isinstance(n, int) and n >= 0 for n in shape
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(start), int(end)]} if (
+            all(isinstance(n, int) and n >= 0 for n in shape) and len(shape) <= MAX_DIMENSIONS
         ):
             pass
         case _:
@@ -108,14 +110,14 @@ def _indexed(index: Path) -> list[Path]:
     if index.stat().st_size > MAX_INDEX:
         raise _damaged(index, f"larger than {MAX_INDEX} bytes")
     try:
-        body = json.loads(index.read_bytes())
+        body = jsontext.loads(index.read_bytes())
     except (ValueError, RecursionError) as error:
         raise _damaged(index, "not JSON") from error
     weights = body.get("weight_map") if isinstance(body, Mapping) else None
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
         raise _damaged(index, "has no weight_map")
     names = sorted(set(weights.values()))
-    if any("/" in name or name.startswith(".") for name in names):
+    if any("/" in name or unsafe(name) or name.startswith(".") for name in names):
         raise _damaged(index, "names a file outside the folder")
     return [index.parent / name for name in names]
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
+from stack_builder import jsontext
 from stack_builder.errors import IntegrityError, StackbError, UsageError
 from stack_builder.files import atomic_write
 from stack_builder.progress import Progress
@@ -222,7 +223,7 @@ def parse(text: str, where: object) -> Lock:
         UsageError: not JSON, another schema version, unknown or missing fields.
     """
     try:
-        body: dict[str, Any] = json.loads(text)
+        body: Any = jsontext.loads(text)
         if not isinstance(body, dict):
             raise ValueError("not a JSON object")
         if body.pop("schema_version", None) != SCHEMA_VERSION:

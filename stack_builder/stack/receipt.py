@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from stack_builder import jsontext
 from stack_builder.errors import UsageError
 from stack_builder.files import atomic_write
 
@@ -186,7 +187,7 @@ def parse(text: str, where: object) -> Receipt:
         UsageError: not JSON, another schema version, unknown or missing fields.
     """
     try:
-        body: dict[str, Any] = json.loads(text)
+        body: Any = jsontext.loads(text)
         if body.pop("schema_version", None) != SCHEMA_VERSION:
             raise UsageError("written by another version of stackb", where=where, fix="build the image again")
         return TypeAdapter(Receipt).validate_python(body)
@@ -208,7 +209,11 @@ def load(path: Path) -> Receipt:
         raise UsageError("there is no receipt", where=path, fix="give the receipt's path with --receipt")
     if path.stat().st_size > MAX_RECEIPT:
         raise UsageError(f"larger than {MAX_RECEIPT} bytes", where=path)
-    return parse(path.read_text(encoding="utf-8"), path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"not UTF-8: {error}", where=path) from error
+    return parse(text, path)
 
 
 def save(path: Path, receipt: Receipt) -> None:

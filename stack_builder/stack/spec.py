@@ -173,8 +173,6 @@ def parse(text: str, where: object) -> StackSpec:
     """
     try:
         return StackSpec.model_validate(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"not TOML: {error}", where=where) from error
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "file"
@@ -183,6 +181,8 @@ def parse(text: str, where: object) -> StackSpec:
         raise UsageError(
             f"{key}: {message}{more}", where=where, fix="compare with a stack.toml that ships with stackb (lockfiles/)"
         ) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"not TOML: {error}", where=where) from error
 
 
 def available() -> list[str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 
 from stack_builder.errors import UsageError
 from stack_builder.wheels.paths import MAX_PART, unsafe
@@ -49,7 +49,7 @@ def parse(filename: str) -> WheelName:
         raise UsageError("not a plain file name", where=filename[:MAX_PART])
     try:
         name, version, build, tags = parse_wheel_filename(filename)
-    except InvalidWheelFilename as error:
+    except ValueError as error:  # InvalidWheelFilename, and int() on a version of thousands of digits
         reason = str(error).partition(":")[0].lower()
         raise UsageError(f"not the name of a wheel ({reason})", where=filename) from error
     number = f"{build[0]}{build[1]}" if build else ""

@@ -33,7 +33,10 @@ def unsafe(name: str) -> str | None:
         return "path leaves the wheel ('..')"
     if "" in parts or "." in parts:
         return "path has an empty part"
-    length = len(name.encode())
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        return "path is no text"
     if length > MAX_PATH:
         return f"path is longer than {MAX_PATH} bytes"
     if length > MAX_PART and any(len(part.encode()) > MAX_PART for part in parts):

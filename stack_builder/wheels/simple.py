@@ -130,8 +130,8 @@ def _parse_html(page: Page) -> list[IndexFile]:
         parser.feed(text[start : start + MAX_TAG])
         if len(parser.rawdata) > MAX_TAG or len(parser.links) > MAX_FILES:
             raise IntegrityError("malformed index page (endless tag)", where=redact(page.url), fix=_BROKEN)
-    base = urljoin(page.url, parser.base) if parser.base else page.url
     try:
+        base = urljoin(page.url, parser.base) if parser.base else page.url
         return [_html_file(values, base, page.url) for values in parser.links if _ARCHIVE.search(values["href"])]
     except ValueError as error:
         raise IntegrityError(f"malformed index page ({error})"[:300], where=redact(page.url), fix=_BROKEN) from error
@@ -162,8 +162,9 @@ def _optional(value: object) -> str | None:
 
 
 def _plain(name: str) -> str:
-    if "/" in name or len(name) > MAX_PART or (reason := unsafe(name)):
-        raise ValueError(f"file name '{name[:80]}' is not plain" + (f": {reason}" if "/" not in name else ""))
+    reason = "it holds a '/'" if "/" in name else "it is too long" if len(name) > MAX_PART else unsafe(name)
+    if reason:
+        raise ValueError(f"file name '{name[:80]}' is not plain: {reason}")
     return name
 
 

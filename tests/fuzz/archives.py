@@ -230,10 +230,14 @@ def make_layer(chance: random.Random) -> bytes:
                 out[at + 156] = chance.choice(b"01234567xgLKSVDNA\0")
             case 1:
                 field, size = chance.choice(((0, 100), (157, 100), (345, 155)))
-                text = chance.choice((b"../x", b"/abs", b"a/../../b", b".wh.", b".wh..", b".wh..wh..opq", b"lib", b"\xff", b""))
+                text = chance.choice(
+                    (b"../x", b"/abs", b"a/../../b", b".wh.", b".wh..", b".wh..wh..opq", b"lib", b"\xff", b"")
+                )
                 out[at + field : at + field + size] = text.ljust(size, b"\0")
             case 2:
-                value = chance.choice((b"77777777777\0", b"-0000000001\0", b"\x80" + b"\xff" * 11, b"\xff" * 12, b"9zz".ljust(12)))
+                value = chance.choice(
+                    (b"77777777777\0", b"-0000000001\0", b"\x80" + b"\xff" * 11, b"\xff" * 12, b"9zz".ljust(12))
+                )
                 field = chance.choice((124, 136, 100))
                 out[at + field : at + field + 8] = value[:8]
             case 3:
@@ -261,7 +265,9 @@ def make_image(chance: random.Random) -> bytes:
     kind = chance.randrange(5)
     config_data = mutate_json(config, chance) if kind == 0 else json.dumps(config).encode()
     blobs = [*packed, config_data]
-    rows = [{"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": _digest(b), "size": len(b)} for b in blobs]
+    rows = [
+        {"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": _digest(b), "size": len(b)} for b in blobs
+    ]
     manifest: object = {
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
@@ -275,7 +281,12 @@ def make_image(chance: random.Random) -> bytes:
     if chance.random() < 0.1:
         blobs.append(json.dumps(index).encode())
         index = {"manifests": [{**row, "digest": _digest(blobs[-1]), "size": len(blobs[-1])}]}
-    docker: object = [{"Config": f"blobs/sha256/{rows[-1]['digest'][7:]}", "Layers": [f"blobs/sha256/{r['digest'][7:]}" for r in rows[:-1]]}]
+    docker: object = [
+        {
+            "Config": f"blobs/sha256/{rows[-1]['digest'][7:]}",
+            "Layers": [f"blobs/sha256/{r['digest'][7:]}" for r in rows[:-1]],
+        }
+    ]
     files = {f"blobs/sha256/{_digest(b)[7:]}": b for b in (*blobs, manifest_data)}
     files["manifest.json"] = mutate_json(docker, chance) if kind == 2 else json.dumps(docker).encode()
     files["index.json"] = mutate_json(index, chance) if kind == 3 else json.dumps(index).encode()
@@ -357,7 +368,7 @@ def examine_layer(data: bytes) -> None:
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A folder in memory where there is one."""
-    shm = Path("/dev/shm")  # noqa: S108
+    shm = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=shm if shm.is_dir() else None))
     try:
         yield folder

@@ -41,7 +41,9 @@ def make_metadata(chance: random.Random) -> bytes:
             return b"M" + mutate_text(METADATA, chance, ("Name: x", "Requires-Dist:", "=?utf-8?q?=ff?="))
         case 1:
             return b"R" + mutate_text(record_of(members()).decode(), chance, ("sha256=", ",,", '"', "sha512="))
-    return b"N" + mutate_text("demo-1.0-1_x-cp311.py3-abi3-manylinux_2_28_x86_64.whl", chance, ("-", ".", "_", "!", "+"))
+    return b"N" + mutate_text(
+        "demo-1.0-1_x-cp311.py3-abi3-manylinux_2_28_x86_64.whl", chance, ("-", ".", "_", "!", "+")
+    )
 
 
 def examine_metadata(data: bytes) -> None:
@@ -79,7 +81,19 @@ _JSON = {
 
 
 def make_html(chance: random.Random) -> bytes:
-    tokens = ("<a ", "<!--", "<![CDATA[", "<?", "&#x110000;", "&#99999999999;", "href=", '"', ">", "javascript:x", "<base href='http://[::1'>")
+    tokens = (
+        "<a ",
+        "<!--",
+        "<![CDATA[",
+        "<?",
+        "&#x110000;",
+        "&#99999999999;",
+        "href=",
+        '"',
+        ">",
+        "javascript:x",
+        "<base href='http://[::1'>",
+    )
     return mutate_text(_HTML, chance, tokens)
 
 
@@ -104,7 +118,19 @@ def _stack_text() -> str:
 
 
 def make_stack(chance: random.Random) -> bytes:
-    tokens = ('"""', "[[", "]]", "=", "[serve.x]", "a." * 300 + "b = 1", "'''", "1979-05-27T07:32:00Z", "0b1", "inf", "{a.b=1}")
+    tokens = (
+        '"""',
+        "[[",
+        "]]",
+        "=",
+        "[serve.x]",
+        "a." * 300 + "b = 1",
+        "'''",
+        "1979-05-27T07:32:00Z",
+        "0b1",
+        "inf",
+        "{a.b=1}",
+    )
     return mutate_text(_stack_text(), chance, tokens)
 
 
@@ -302,13 +328,7 @@ _GUIDELLM = {
             "duration": 5.0,
             "metrics": {
                 "request_totals": {"successful": 10, "errored": 0},
-                **{
-                    name: _SPREAD
-                    for name in (
-                        "request_concurrency", "output_tokens_per_second", "output_token_count", "prompt_token_count",
-                        "time_to_first_token_ms", "inter_token_latency_ms", "request_latency",
-                    )
-                },
+                **dict.fromkeys(("request_concurrency", "output_tokens_per_second", "output_token_count", "prompt_token_count", "time_to_first_token_ms", "inter_token_latency_ms", "request_latency"), _SPREAD),
             },
         }
     ]

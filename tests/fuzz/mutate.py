@@ -71,8 +71,8 @@ VALUES: tuple[Callable[[], object], ...] = (
     lambda: math.inf,
     lambda: -math.inf,
     lambda: 1e308,
-    lambda: [],
-    lambda: {},
+    list,
+    dict,
     lambda: [[]],
     lambda: [None] * 300,
     lambda: {"": ""},
@@ -137,7 +137,11 @@ def mutate_text(text: str, chance: Chance, tokens: Sequence[str] = ()) -> bytes:
                 words[chance.randrange(len(words))] = chance.choice((*TEXTS, *tokens))
                 lines[at] = " ".join(words)
     encoded = "\n".join(lines).encode("utf-8", "surrogatepass")
-    return mutate_bytes(encoded, chance, [t.encode("utf-8", "surrogatepass") for t in tokens]) if chance.random() < 0.4 else encoded
+    return (
+        mutate_bytes(encoded, chance, [t.encode("utf-8", "surrogatepass") for t in tokens])
+        if chance.random() < 0.4
+        else encoded
+    )
 
 
 def mutate_tree(document: object, chance: Chance) -> object:

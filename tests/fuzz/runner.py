@@ -1,7 +1,7 @@
 """Runs a target on damaged inputs, each within bounds of time and memory, until its time is up or something is found.
 
-A finding is any exception that is not the package's own, more than :data:`MAX_SECONDS` of processor time for one input, or
-more than :data:`MAX_MEMORY` bytes. Time is the process's own, so that a busy machine finds nothing that is not there.
+A finding is any exception that is not the package's own, more than :data:`MAX_SECONDS` of processor time for one
+input, or more than :data:`MAX_MEMORY` bytes. Time is the process's own, so that a busy machine finds nothing that is not there.
 """
 
 from __future__ import annotations

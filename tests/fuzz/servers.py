@@ -130,8 +130,8 @@ _INFO = {
 }
 _GENERATED = {"text": "x", "meta_info": {"completion_tokens": 64, "spec_verify_ct": 20}}
 _METRICS = (
-    "# HELP x\n# TYPE x counter\nsglang:num_running_reqs{a=\"b\"} 1.0\nsglang:spec_verify_calls_total 10\n"
-    "sglang:generation_tokens_total 1e3\nsglang:num_retracted_requests_total{x=\"}\"} NaN 123\n"
+    '# HELP x\n# TYPE x counter\nsglang:num_running_reqs{a="b"} 1.0\nsglang:spec_verify_calls_total 10\n'
+    'sglang:generation_tokens_total 1e3\nsglang:num_retracted_requests_total{x="}"} NaN 123\n'
 )
 
 
@@ -193,7 +193,9 @@ _EVENTS = (
 
 
 def make_wire(chance: random.Random) -> bytes:
-    events = mutate_bytes(_EVENTS, chance, (b"\n\n", b"data: ", b"[DONE]", b"\r\n")) if chance.random() < 0.6 else _EVENTS
+    events = (
+        mutate_bytes(_EVENTS, chance, (b"\n\n", b"data: ", b"[DONE]", b"\r\n")) if chance.random() < 0.6 else _EVENTS
+    )
     if chance.random() < 0.7:
         size = max(1, chance.randrange(200))
         pieces = [events[at : at + size] for at in range(0, len(events), size)]
@@ -204,7 +206,15 @@ def make_wire(chance: random.Random) -> bytes:
     if chance.random() < 0.1:
         head = b"HTTP/1.1 100 Continue\r\n\r\n" * chance.choice((1, 3000)) + head
     data = head + body
-    tokens = (b"\r\n", b"\r\n\r\n", b"ffffffffffffffff\r\n", b"-1\r\n", b"0\r\n", b"Content-Length: 99999999999999999999\r\n", b"\xb2")
+    tokens = (
+        b"\r\n",
+        b"\r\n\r\n",
+        b"ffffffffffffffff\r\n",
+        b"-1\r\n",
+        b"0\r\n",
+        b"Content-Length: 99999999999999999999\r\n",
+        b"\xb2",
+    )
     return mutate_bytes(data, chance, tokens) if chance.random() < 0.6 else data
 
 

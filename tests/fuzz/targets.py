@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import archives, documents, servers
+from tests.fuzz import archives, binaries, documents, servers
 from tests.fuzz.runner import Target
 
-TARGETS: dict[str, Target] = {**archives.TARGETS, **documents.TARGETS, **servers.TARGETS}
+TARGETS: dict[str, Target] = {**archives.TARGETS, **binaries.TARGETS, **documents.TARGETS, **servers.TARGETS}

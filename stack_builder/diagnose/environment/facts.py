@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from stack_builder import jsontext
 from stack_builder.errors import UsageError
 
 SCHEMA_VERSION = 1
@@ -362,7 +363,7 @@ def parse(text: str, where: object) -> Environment:
         UsageError: not JSON, another schema version, unknown or missing fields.
     """
     try:
-        body = json.loads(text)
+        body = jsontext.loads(text)
         if not isinstance(body, dict) or body.pop("schema_version", None) != SCHEMA_VERSION:
             raise UsageError("not facts of this version of stackb", where=where)
         return _adapter().validate_python(body)

@@ -156,7 +156,10 @@ def _package(match: re.Match[str], archives: Iterable[str]) -> DebianPackage:
     uri = match["uri"]
     root = max((each for each in archives if uri.startswith(f"{each}/")), key=len, default="")
     # apt writes NAME_VERSION_ARCHITECTURE.deb with the epoch's colon as %3a
-    name, version, rest = unquote(match["file"]).split("_")
+    parts = unquote(match["file"]).split("_")
+    if len(parts) != 3 or len(match["size"]) > 18:
+        raise MachineError(f"names a package in an odd way: {match['file'][:200]}", where="apt-get")
+    name, version, rest = parts
     return DebianPackage(
         name=name,
         version=version,

@@ -7,11 +7,11 @@ import json
 import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
-from stack_builder import resources
+from stack_builder import jsontext, resources
 from stack_builder.errors import UsageError
 from stack_builder.files import atomic_write
 from stack_builder.stack.receipt import DebianPackage
@@ -95,7 +95,7 @@ def load_lock(path: Path) -> BaseLock | None:
     if not path.is_file():
         return None
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body: Any = jsontext.loads(path.read_text(encoding="utf-8"))
         if body.pop("schema_version") != SCHEMA_VERSION:
             raise ValueError("another schema version")
         return TypeAdapter(BaseLock).validate_python(body)

@@ -1,0 +1,41 @@
+"""JSON of unknown origin, read so that whatever was read can be reckoned with and written again.
+
+The standard library takes NaN, infinities and numbers of any length, and answers a thousand brackets with
+``RecursionError``. Each of these went wrong far from where it was read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+_MAX_DIGITS = 20  # of an integer: 64 bits and a sign
+
+
+def loads(text: str | bytes) -> object:
+    """Read a document.
+
+    Raises:
+        ValueError: not JSON, nested too deeply, or with numbers that JSON does not have (RFC 8259, 6).
+    """
+    try:
+        found: object = json.loads(text, parse_constant=_constant, parse_float=_float, parse_int=_int)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return found
+
+
+def _constant(text: str) -> object:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _float(text: str) -> float:
+    if not math.isfinite(found := float(text)):
+        raise ValueError(f"the number {text[:20]} is too large")
+    return found
+
+
+def _int(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
