@@ -236,19 +236,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def _head(self, data: bytes) -> bytes:
         """Read status line and headers; gives what follows them, or keeps everything and gives nothing."""
-        end = data.find(b"\r\n\r\n")
-        if end < 0:
-            if len(data) > MAX_HEAD:
-                raise ExchangeError(ErrorKind.PROTOCOL, f"headers of more than {MAX_HEAD} bytes")
-            self._pending = data
-            return b""
-        status, *headers = data[:end].split(b"\r\n")
-        words = status.split(b" ", 2)
-        if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
-            raise ExchangeError(ErrorKind.PROTOCOL, f"not HTTP: {status[:80]!r}")
-        rest = data[end + 4 :]
-        if words[1].startswith(b"1"):  # an interim answer, such as 100 Continue
-            return self._head(rest)
+        interim = True
+        while interim:  # such as 100 Continue
+            end = data.find(b"\r\n\r\n")
+            if end < 0:
+                if len(data) > MAX_HEAD:
+                    raise ExchangeError(ErrorKind.PROTOCOL, f"headers of more than {MAX_HEAD} bytes")
+                self._pending = data
+                return b""
+            status, *headers = data[:end].split(b"\r\n")
+            words = status.split(b" ", 2)
+            if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+                raise ExchangeError(ErrorKind.PROTOCOL, f"not HTTP: {status[:80]!r}")
+            data = data[end + 4 :]
+            interim = words[1].startswith(b"1")
         self._status = int(words[1])
         for line in headers:
             name, _, value = line.partition(b":")
@@ -261,7 +262,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._keep = False
         assert self._sink is not None
         self._feed = self._sink.answer(self._status)
-        return rest
+        return data
 
     def _body(self, data: bytes, now: float) -> None:
         if self._chunked:

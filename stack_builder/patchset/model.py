@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from stack_builder import resources
+from stack_builder import resources, tomltext
 from stack_builder.errors import UsageError
 from stack_builder.patchset.operations import Dotted, FilePath, Identifier, Operation, Text
 from stack_builder.patchset.source import AnchorError, Source, defined_names, dict_value, find_class, find_dict
@@ -182,14 +181,14 @@ def parse(text: str, where: object) -> Patch:
         UsageError: not TOML, an unknown key, a value of the wrong form; names the key.
     """
     try:
-        return Patch(PatchSpec.model_validate(tomllib.loads(text)), text)
+        return Patch(PatchSpec.model_validate(tomltext.loads(text)), text)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "file"
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         message = re.sub(r"^Value error, ", "", first["msg"])
         raise UsageError(f"{key}: {message}{more}", where=where, fix="compare with checks/patches") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"not TOML: {error}", where=where) from error
 
 

@@ -56,7 +56,8 @@ class ServerClient:
     def health(self) -> int | None:
         """Status code of ``/health``; None while nobody answers. 503 means: still warming up, or shutting down."""
         try:
-            return self._http.get("/health", timeout=30.0).status_code
+            with self._http.stream("GET", "/health", timeout=30.0) as response:  # its body may have any size
+                return response.status_code
         except httpx.HTTPError:
             return None
 

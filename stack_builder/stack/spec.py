@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,7 +11,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from stack_builder import resources
+from stack_builder import resources, tomltext
 from stack_builder.errors import UsageError
 
 MAX_STACK_FILE = 1 << 20  # bytes; a stack file is a page or two
@@ -172,7 +171,7 @@ def parse(text: str, where: object) -> StackSpec:
         UsageError: not TOML, an unknown key, a value of the wrong form; names the key.
     """
     try:
-        return StackSpec.model_validate(tomllib.loads(text))
+        return StackSpec.model_validate(tomltext.loads(text))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "file"
@@ -181,7 +180,7 @@ def parse(text: str, where: object) -> StackSpec:
         raise UsageError(
             f"{key}: {message}{more}", where=where, fix="compare with a stack.toml that ships with stackb (lockfiles/)"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"not TOML: {error}", where=where) from error
 
 

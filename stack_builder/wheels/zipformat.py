@@ -214,7 +214,8 @@ def _occurrences(data: bytes, needle: bytes) -> Iterator[int]:
 
 
 def _extra_fields(extra: bytes) -> Iterator[tuple[int, bytes]]:
-    while len(extra) >= 4:
-        kind, length = struct.unpack_from("<HH", extra)
-        yield kind, extra[4 : 4 + length]
-        extra = extra[4 + length :]
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, at)
+        yield kind, extra[at + 4 : at + 4 + length]
+        at += 4 + length

@@ -20,7 +20,7 @@ _SMALL = 1 << 20  # bytes
 
 @cache
 def _objects() -> tuple[bytes, ...]:
-    folder = Path(sysconfig.get_path("platstdlib"), "lib-dynload")
+    folder = Path(str(sysconfig.get_config_var("DESTSHARED")))
     return tuple(path.read_bytes() for path in sorted(folder.glob("*.so")) if path.stat().st_size < _SMALL)
 
 

@@ -111,7 +111,7 @@ def damage(specimen: bytes, chance: random.Random) -> bytes:
 def main(arguments: list[str]) -> int:
     """Run for the given number of seconds."""
     seconds = float(arguments[0])
-    folder = Path(sysconfig.get_path("platstdlib"), "lib-dynload")
+    folder = Path(str(sysconfig.get_config_var("DESTSHARED")))
     paths = [Path(name) for name in arguments[1:]] or sorted(folder.glob("*.so"))
     specimens = [data for path in paths if len(data := path.read_bytes()) <= MAX_SIZE]
     cache = Path("/etc/ld.so.cache")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
-from stack_builder import jsontext, resources
+from stack_builder import jsontext, resources, tomltext
 from stack_builder.errors import UsageError
 from stack_builder.files import atomic_write
 from stack_builder.stack.receipt import DebianPackage
@@ -73,7 +72,7 @@ def find(name: str) -> tuple[Path, Recipe]:
         known = ", ".join(sorted(each.stem for each in folder.glob("*.toml")))
         raise UsageError(f"no base recipe '{name}'", fix=f"choose one of {known} or give the path of a .toml file")
     try:
-        return path, Recipe.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return path, Recipe.model_validate(tomltext.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", where=path) from error
