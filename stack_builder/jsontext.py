@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
+# inside strings alone: the signs of JSON itself are ASCII
+_OBEYED = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _MAX_DIGITS = 20  # of an integer: 64 bits and a sign
 
 
@@ -23,6 +26,11 @@ def loads(text: str | bytes) -> object:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return found
+
+
+def harmless(document: str) -> str:
+    """Escape what a terminal may obey in a document that was written without escapes: C1 controls, text direction."""
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
 def _constant(text: str) -> object:

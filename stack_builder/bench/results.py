@@ -157,7 +157,7 @@ class Results:
 def to_json(results: Results, *, indent: int | None = 1) -> str:
     """Write results as JSON; one line with ``indent=None``."""
     text = json.dumps(asdict(results), indent=indent, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text + "\n"
+    return jsontext.harmless(text) + "\n"
 
 
 def from_json(text: str | bytes, where: object = None) -> Results:

@@ -26,7 +26,7 @@ def to_json(report: Report) -> str:
         "skipped": [{"rule": skipped.rule, "reason": skipped.reason} for skipped in report.skipped],
         "facts": dict(report.facts),
     }
-    return json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return jsontext.harmless(json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def _finding(finding: Finding) -> dict[str, object]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
-from stack_builder import __version__
+from stack_builder import __version__, jsontext
 from stack_builder.report.model import Finding, Json, Report, Rule, Severity, Verdict
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -50,7 +50,7 @@ def to_sarif(report: Report, rules: Iterable[Rule] = ()) -> str:
         "properties": {"target": f"{report.target.kind}:{report.target.name}", "verdict": report.verdict.value},
     }
     body = {"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}
-    return json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return jsontext.harmless(json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def _rule(rule_id: str, title: str, rule: Rule | None) -> dict[str, Json]:

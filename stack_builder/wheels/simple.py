@@ -127,7 +127,12 @@ def _parse_html(page: Page) -> list[IndexFile]:
     # Fed in pieces: what the parser holds back is one unfinished tag or comment, so its length can be bounded before
     # the parser's own search through it becomes quadratic. Nothing of a page matters after its last whole tag.
     for start in range(0, len(text), MAX_TAG):
-        parser.feed(text[start : start + MAX_TAG])
+        try:
+            parser.feed(text[start : start + MAX_TAG])
+        except AssertionError as error:  # how the parser answers "<![x" (CPython's _markupbase)
+            raise IntegrityError(
+                f"malformed index page ({error})"[:300], where=redact(page.url), fix=_BROKEN
+            ) from error
         if len(parser.rawdata) > MAX_TAG or len(parser.links) > MAX_FILES:
             raise IntegrityError("malformed index page (endless tag)", where=redact(page.url), fix=_BROKEN)
     try:
