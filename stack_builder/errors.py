@@ -84,6 +84,7 @@ _OS_FIXES = {
     errno.EACCES: "check the owner and mode of that path",
     errno.EPERM: "check the owner and mode of that path",
     errno.EROFS: "point STACKB_CACHE_DIR or --output at a writable place",
+    errno.EIO: "check that disk; the kernel's log says more",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
 }
 

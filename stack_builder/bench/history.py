@@ -12,7 +12,7 @@ from pathlib import Path
 from stack_builder import resources
 from stack_builder.bench.results import MAX_FILE, Results, from_json, to_json
 from stack_builder.errors import UsageError
-from stack_builder.files import fsync_directory
+from stack_builder.files import fsync_directory, named
 
 
 def log_path() -> Path:
@@ -31,22 +31,27 @@ def append(results: Results, path: Path) -> None:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        size = os.fstat(handle).st_size
-        torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-        data = b"\n" + line if torn else line
-        written = 0
-        try:
-            while written < len(data):
-                written += os.write(handle, data[written:])
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(handle, size)
-            raise
-        os.fsync(handle)
+        with named(path):
+            _add(handle, line)
     finally:
         os.close(handle)
     if created:
         fsync_directory(path.parent)
+
+
+def _add(handle: int, line: bytes) -> None:
+    size = os.fstat(handle).st_size
+    torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+    data = b"\n" + line if torn else line
+    written = 0
+    try:
+        while written < len(data):
+            written += os.write(handle, data[written:])
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(handle, size)
+        raise
+    os.fsync(handle)
 
 
 def read_log(path: Path) -> tuple[list[Results], list[str]]:

@@ -34,6 +34,7 @@ COMMANDS = {
     "sbom": "Print the bill of materials of a stack.",
     "push": "Bring an image to a registry; only the blobs that it lacks travel.",
     "pull": "Bring an image from a registry into an OCI layout.",
+    "cache": "Show, check and clear what stackb keeps for later runs.",
     "export": "Write a compose file or Kubernetes objects that serve a stack.",
     "schema": "Print the JSON schema of a report, a lock or a receipt.",
 }

@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from stack_builder import progress, resources
+from stack_builder.cache.lock import in_use
+from stack_builder.cache.stacks import remember
 from stack_builder.cli.output import write
 from stack_builder.diagnose.lock.verbs import check_lock
 from stack_builder.errors import IntegrityError, UsageError
@@ -43,6 +45,7 @@ class Engine(StrEnum):
     DOCKER = "docker"
 
 
+@in_use()
 def command(
     stack: Annotated[
         str | None, typer.Argument(help="Name or folder of a stack; the default stack if left out.")
@@ -109,6 +112,7 @@ def command(
         subject = Subject.of_stack(spec, lock, target, patches)
         write(forecast_text(forecast(subject, store, options, space, said), goal))
         return
+    remember(place)
     wheels = _fetch(lock, spec, store, offline, folder, said)
     built = build(Subject.of_stack(spec, lock, target, patches, wheels), wheels, options, space, said)
     before = goal.receipt.read_bytes() if goal.receipt is not None and goal.receipt.is_file() else None

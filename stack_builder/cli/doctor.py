@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from stack_builder import progress
+from stack_builder.cache.lock import in_use
 from stack_builder.cli.output import Format, emit
 from stack_builder.diagnose import target as targets
 from stack_builder.diagnose.arch import parse_gpu
@@ -20,6 +21,7 @@ from stack_builder.errors import UsageError
 _PACKED = ("stack", "wheels", "oci", "image")
 
 
+@in_use()
 def command(
     target: Annotated[
         str | None,

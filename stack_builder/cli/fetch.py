@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from stack_builder import progress
+from stack_builder.cache.lock import in_use
+from stack_builder.cache.stacks import remember
 from stack_builder.cli.output import write
 from stack_builder.stack import lock as lock_file
 from stack_builder.stack import spec as stack_file
@@ -18,6 +20,7 @@ from stack_builder.wheels.store import Store
 _SAID = {Source.STORE: "already there", Source.FOLDER: "from the folder", Source.INDEX: "downloaded"}
 
 
+@in_use()
 def command(
     stack: Annotated[
         str | None, typer.Argument(help="Name or folder of a stack; the default stack if left out.")
@@ -39,6 +42,7 @@ def command(
     place = stack_file.find(stack)
     spec, lock = stack_file.load(place), lock_file.load(place)
     store, said = Store(), progress.for_terminal()
+    remember(place)
     with on_demand(spec) as network:
         done = fetch(
             lock,

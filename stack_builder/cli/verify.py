@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -10,9 +9,11 @@ from typing import Annotated
 import typer
 
 from stack_builder import progress, resources
+from stack_builder.cache.lock import in_use
 from stack_builder.cli.output import Format, emit
 from stack_builder.diagnose import target as targets
 from stack_builder.errors import StackbError, UsageError
+from stack_builder.files import claimed_folder
 from stack_builder.image.base.images import read_parts
 from stack_builder.image.verify import check_layout_version, compare, find_receipt, needs_layers, open_image, rebuild
 from stack_builder.image.workspace import Workspace
@@ -26,6 +27,7 @@ from stack_builder.wheels.index import indexes_of
 from stack_builder.wheels.store import Store
 
 
+@in_use()
 def command(
     image: Annotated[str, typer.Argument(metavar="IMAGE", help="oci:DIR|TAR or image:REF, as stackb build wrote it.")],
     receipt: Annotated[
@@ -56,10 +58,7 @@ def command(
             raise typer.Exit(emit(compare(opened, parts, paper, None, None), format))
         check_layout_version(paper)
         wheels = _fetch(paper, offline, folder, said)
-        space.root.mkdir(parents=True, exist_ok=True)
-        scratch = Workspace(
-            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="verify-", dir=space.root))).resolve()
-        )
+        scratch = Workspace(stack.enter_context(claimed_folder(space.scratch, prefix="verify-")).resolve())
         for keep in (False, True):
             built = rebuild(paper, wheels, space, scratch, jobs, said, keep=keep)
             report = compare(opened, parts, paper, built, scratch.blobs)

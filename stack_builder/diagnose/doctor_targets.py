@@ -7,7 +7,6 @@ import json
 import platform
 import posixpath
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from stack_builder.diagnose.environment import python as pythons
 from stack_builder.diagnose.environment.collect import Scene
 from stack_builder.diagnose.target import TargetSpec
 from stack_builder.errors import MachineError, UsageError
+from stack_builder.files import claimed_folder
 from stack_builder.stack import lock as locks
 from stack_builder.stack import spec as specs
 from stack_builder.stack.lock import Artifact
@@ -192,10 +192,11 @@ def saved_image(reference: str) -> Iterator[Path]:
     Raises:
         MachineError: no Docker engine answers, or it does not have the image.
     """
-    with tempfile.NamedTemporaryFile(prefix="stackb-", suffix=".tar", dir=_scratch()) as file:
-        _save(reference, file)
-        file.flush()
-        yield Path(file.name)
+    with claimed_folder(resources.cache() / "scratch", prefix="saved-") as folder:  # ten gigabytes: not in a small /tmp
+        path = folder / "saved.tar"
+        with path.open("wb") as file:
+            _save(reference, file)
+        yield path
 
 
 def _save(reference: str, file: IO[bytes]) -> None:
@@ -219,13 +220,6 @@ def _docker(reference: str) -> Iterator[DockerClient]:
     except (DockerException, requests.RequestException) as error:
         line = str(error).splitlines()[0]
         raise MachineError(f"no Docker engine: {line}", fix="start it, or name an archive with oci:TAR") from error
-
-
-def _scratch() -> Path:
-    """Where an image of ten gigabytes may lie for a while: the cache, not a small /tmp."""
-    folder = resources.cache() / "scratch"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _python_of(paths: list[Path]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from stack_builder.files import atomic_write
+from stack_builder.files import atomic_write, atomic_writer
 from stack_builder.image import tarball
 from stack_builder.image.settings import EPOCH
 from stack_builder.image.store import READ_ONLY, BlobStore
@@ -95,13 +95,18 @@ def assemble(store: BlobStore, config: ImageConfig, layers: tuple[LayerRecord, .
     return Image(store.add(manifest), config_digest, len(manifest), config.architecture, layers)
 
 
+def begin_layout(target: Path) -> None:
+    """Make the folders of a layout, by which an unfinished one is known for what it is; nothing else comes before."""
+    (target / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
+
+
 def write_layout(target: Path, store: BlobStore, image: Image, reference: str) -> None:
     """Write an OCI image layout into a folder; the index, which makes it one, comes last.
 
     Blobs that are there already are kept if they have the right size: their names are their hashes, and `stackb verify`
     reads them all.
     """
-    (target / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
+    begin_layout(target)
     other = BlobStore(target)
     for digest in image.digests:
         _bring(store.path(digest), other.path(digest))
@@ -160,17 +165,12 @@ def _bring(source: Path, target: Path) -> None:
     """Hard link where possible (blobs are read-only), copy otherwise; ``target`` appears whole."""
     if target.exists() and target.stat().st_size == source.stat().st_size:
         return
-    beside = target.with_name(f"{target.name}.{os.getpid()}.part")
+    target.unlink(missing_ok=True)
     try:
-        beside.unlink(missing_ok=True)
-        try:
-            os.link(source, beside)
-        except OSError:
-            shutil.copyfile(source, beside)
-            beside.chmod(READ_ONLY)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
+        os.link(source, target)
+    except OSError:  # another file system, or another process was faster
+        with source.open("rb") as data, atomic_writer(target, mode=READ_ONLY) as file:
+            shutil.copyfileobj(data, file)
 
 
 def _blob_name(digest: str) -> str:

@@ -87,7 +87,7 @@ def write(built: Built, output: Output, store: BlobStore, progress: Progress) ->
     match output.kind:
         case Kind.LAYOUT:
             folder = Path(output.name)
-            folder.mkdir(parents=True, exist_ok=True)
+            oci.begin_layout(folder)
             receipt.save(folder / RECEIPT, built.receipt)
             oci.write_layout(folder, store, image, built.receipt.reference)
             return f"OCI layout: {folder}"

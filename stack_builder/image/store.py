@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from pydantic import TypeAdapter, ValidationError
 
-from stack_builder.files import atomic_write
+from stack_builder.files import atomic_write, claimed_file, fsync_directory, sweep
 from stack_builder.image.stream import Written
 from stack_builder.stack.receipt import LayerRecord, WheelRecord
 
@@ -39,30 +39,26 @@ class BlobStore:
 
     def write(self, produce: Callable[[BinaryIO], Written]) -> Written:
         """Let ``produce`` write a blob and keep it under the digest that it gives; on any exception keep nothing."""
-        partial = self.root / "partial"
-        partial.mkdir(parents=True, exist_ok=True)
-        path = partial / f"{os.getpid()}-{os.urandom(4).hex()}"
-        try:
-            with path.open("xb") as file:
-                written = produce(file)
-                file.flush()
-                os.fchmod(file.fileno(), READ_ONLY)
-                os.fsync(file.fileno())
+        self.partial.mkdir(parents=True, exist_ok=True)
+        with claimed_file(self.partial) as (path, file):
+            written = produce(file)
+            file.flush()
+            os.fchmod(file.fileno(), READ_ONLY)
+            os.fsync(file.fileno())
             target = self.path(written.digest)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.replace(target)
-        except OSError as error:
-            error.filename = error.filename or str(self.root)  # a failed write does not know its file
-            raise
-        finally:
-            path.unlink(missing_ok=True)
+            fsync_directory(target.parent)
         return written
+
+    @property
+    def partial(self) -> Path:
+        """Where blobs grow."""
+        return self.root / "partial"
 
     def sweep(self) -> None:
         """Remove what processes that were killed have left half-written."""
-        for path in (self.root / "partial").glob("*-*"):
-            if not Path(f"/proc/{path.name.partition('-')[0]}").exists():
-                path.unlink(missing_ok=True)
+        sweep(self.partial, "*")
 
     def add(self, data: bytes) -> str:
         """Keep ``data``; returns its digest, ``sha256:…``."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from stack_builder import resources
 from stack_builder.diagnose import catalogue
 from stack_builder.errors import MachineError, UsageError
+from stack_builder.files import claimed_folder
 from stack_builder.image.base.archives import SavedSource
 from stack_builder.image.base.images import Parts, Source, open_layout
 from stack_builder.image.build import Built, build
@@ -60,7 +61,7 @@ def open_image(target: Target) -> Iterator[Opened]:
     with ExitStack() as stack:
         path = Path(target.name)
         if target.kind == "image":
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stackb-verify-"))) / "saved.tar"
+            path = stack.enter_context(_scratch()) / "saved.tar"
             _save(target.name, path)
         source, digest = stack.enter_context(open_layout(path))
         beside = path / RECEIPT if path.is_dir() else Path(f"{path}.{RECEIPT}")
@@ -224,8 +225,8 @@ class _Layer:
     @contextmanager
     def _copy(self) -> Iterator[Path]:
         """The layer as a gzip file on disk."""
-        with tempfile.TemporaryDirectory(prefix="stackb-layer-") as scratch:
-            path = Path(scratch) / "layer"
+        with _scratch() as scratch:
+            path = scratch / "layer"
             with path.open("wb") as file:
                 if self._opened.saved:  # plain tars
                     frame = LayerStream(file)
@@ -267,6 +268,11 @@ def _fields(path: str, found: object, expected: object) -> Iterator[tuple[str, s
             yield from _fields(f"{path}[{number}]", one, other)
     elif found != expected:
         yield path, json.dumps(found)[:200], json.dumps(expected)[:200]
+
+
+def _scratch() -> AbstractContextManager[Path]:
+    """A folder for what may have ten gigabytes: in the cache, not in a small /tmp."""
+    return claimed_folder(Workspace(resources.cache()).scratch, prefix="verify-")
 
 
 def _save(reference: str, path: Path) -> None:

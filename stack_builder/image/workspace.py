@@ -58,6 +58,11 @@ class Workspace:
         """A receipt for every image built, by manifest digest."""
         return self.root / "receipts"
 
+    @property
+    def scratch(self) -> Path:
+        """What lasts no longer than a command: images that an engine wrote out, builds to compare with."""
+        return self.root / "scratch"
+
     def contents(self, sha256: str, place: Place) -> Path:
         """Where the contents of a wheel are kept."""
         return self.root / "contents" / f"{key(sha256, place.prefix, place.python)}.json"

@@ -96,7 +96,7 @@ def find_patched(target: TargetSpec) -> Site | None:
     Raises:
         UsageError: another kind of target, or several folders are.
     """
-    signs = ("*.dist-info/stackb/patches.json", f"{JOURNAL}/*")
+    signs = ("*.dist-info/stackb/patches.json", JOURNAL)
     sites = [site for site in _all(target) if any(any(site.root.glob(sign)) for sign in signs)]
     return _only(sites, target) if sites else None
 

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from stack_builder.errors import IntegrityError, MachineError
-from stack_builder.files import atomic_write, fsync_directory
+from stack_builder.files import atomic_write, fsync_directory, named
 from stack_builder.patch.site import JOURNAL, Site
 from stack_builder.stack.spec import Sha256
 
@@ -120,7 +120,7 @@ def _folder(site: Site) -> Path:
 def _stage(site: Site, folder: Path, number: int, path: str, data: bytes) -> _Replace:
     staged, target = folder / str(number), site.locate(path)
     before = None
-    with staged.open("xb") as file:
+    with named(staged), staged.open("xb") as file:
         file.write(data)
         file.flush()
         if target.exists():

@@ -104,6 +104,9 @@ def fetch(
     """
     present = {a.filename: path for a in lock.artifacts if (path := store.find(_sha256(a), a.filename, a.size))}
     missing = [a for a in lock.artifacts if a.filename not in present]
+    for artifact in lock.artifacts:
+        if artifact.filename in present:
+            store.tidy(_sha256(artifact), artifact.filename)
     results = {
         a.filename: Fetched(a, present[a.filename], Source.STORE) for a in lock.artifacts if a.filename in present
     }

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from stack_builder import resources
 from stack_builder.errors import IntegrityError, StackbError, UsageError
-from stack_builder.files import fsync_directory
+from stack_builder.files import fsync_directory, named, unclaimed
 from stack_builder.wheels.names import parse as parse_name
 
 CHUNK = 1 << 20
@@ -69,6 +69,12 @@ class Store:
         same = actual == size if size is not None else hash_file(path) == sha256
         return path if same else None
 
+    def tidy(self, sha256: str, filename: str) -> None:
+        """Remove the part beside a wheel that is there: its process was killed between the two."""
+        part = _part_path(self.path(sha256, filename))
+        with suppress(OSError), unclaimed(part):
+            part.unlink()
+
     def verify(self, sha256: str, filename: str) -> bool:
         """Hash a stored wheel again; one that has decayed is removed, so that it will be fetched anew.
 
@@ -103,6 +109,7 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = _lock(_part_path(path), stop)
         try:
+            _link_path(path).unlink(missing_ok=True)  # left by a killed process
             if self.find(sha256, filename, size) is not None:
                 _part_path(path).unlink(missing_ok=True)
                 yield None
@@ -133,24 +140,23 @@ class Part:
         self._digest = hashlib.sha256()
         self.size = 0
         file.seek(0)
-        while data := file.read(CHUNK):
-            self._digest.update(data)
-            self.size += len(data)
+        with named(path):
+            while data := file.read(CHUNK):
+                self._digest.update(data)
+                self.size += len(data)
 
     def append(self, data: bytes) -> None:
         """Add bytes: to the file at once, so that a kill loses none that were added."""
-        try:
+        with named(self._path):
             self._file.write(data)
-        except OSError as error:
-            error.filename = error.filename or str(self._path)
-            raise
         self._digest.update(data)
         self.size += len(data)
 
     def restart(self) -> None:
         """Drop all bytes."""
         self._file.seek(0)
-        self._file.truncate()
+        with named(self._path):
+            self._file.truncate()
         self._digest = hashlib.sha256()
         self.size = 0
 
@@ -165,8 +171,9 @@ class Part:
             size = self.size
             self.restart()
             raise _mismatch(self._path.name, self._sha256, got, size)
-        os.fchmod(self._file.fileno(), 0o444)
-        os.fsync(self._file.fileno())
+        with named(self._path):
+            os.fchmod(self._file.fileno(), 0o444)
+            os.fsync(self._file.fileno())
         _part_path(self._path).rename(self._path)
         fsync_directory(self._path.parent)
         return self._path
@@ -177,13 +184,12 @@ class Part:
         Raises:
             IntegrityError: it has another hash.
         """
-        beside = self._path.with_name(".link")
-        beside.unlink(missing_ok=True)
+        beside = _link_path(self._path)
         try:
             os.link(source.resolve(), beside)
         except OSError:  # another file system, or one without hard links
             self.restart()
-            with source.open("rb") as file:
+            with named(source), source.open("rb") as file:
                 while data := file.read(CHUNK):
                     self.append(data)
             return self.commit()
@@ -200,7 +206,7 @@ class Part:
 
 def hash_file(path: Path) -> str:
     """Give the sha256 of a file."""
-    with path.open("rb") as file:
+    with named(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -213,6 +219,10 @@ def free_bytes(folder: Path) -> int:
 
 def _part_path(path: Path) -> Path:
     return path.with_name(".part")
+
+
+def _link_path(path: Path) -> Path:
+    return path.with_name(".link")
 
 
 def _lock(path: Path, stop: threading.Event) -> FileIO:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stack_builder.files import atomic_write, atomic_writer
+from stack_builder.files import atomic_write, atomic_writer, claimed_file, claimed_folder, sweep
 
 
 def test_replaces_content_and_sets_the_mode(tmp_path: Path) -> None:
@@ -44,6 +45,9 @@ def test_a_killed_writer_never_leaves_half_a_file(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
     assert killed.returncode == -9
     assert path.read_text() == "old"
+    assert len(os.listdir(tmp_path)) == 2
+    atomic_write(path, "new")
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_the_mode_does_not_depend_on_the_umask(tmp_path: Path) -> None:
@@ -53,3 +57,30 @@ def test_the_mode_does_not_depend_on_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+
+
+def test_what_somebody_is_writing_is_not_swept(tmp_path: Path) -> None:
+    with claimed_file(tmp_path, suffix=".part") as (path, file), claimed_folder(tmp_path, prefix="new-") as folder:
+        sweep(tmp_path, "*")
+        assert path.exists()
+        assert folder.exists()
+        file.write(b"x")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_swept_before_it_is_claimed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the making of a name and the lock on it another process may sweep."""
+    real, swept = fcntl.flock, []
+
+    def flock(handle: int, how: int) -> None:
+        if how == fcntl.LOCK_EX and len(swept) < 2:
+            swept.append(handle)
+            sweep(tmp_path, "*")
+        real(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    atomic_write(tmp_path / "file", "x")
+    with claimed_folder(tmp_path, prefix="new-") as folder:
+        assert folder.is_dir()
+    assert len(swept) == 2
+    assert os.listdir(tmp_path) == ["file"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
@@ -11,9 +10,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stack_builder.errors import IntegrityError, MachineError
+from stack_builder.files import claimed_folder
 from stack_builder.image.base import packages as debs
 from stack_builder.image.base.bootstrap import VERSION, bootstrap, normalise
-from stack_builder.image.base.model import Base, BaseRequest, Foreseen, architecture
+from stack_builder.image.base.model import NEW, Base, BaseRequest, Foreseen, architecture
 from stack_builder.image.base.recipe import BaseLock, Recipe, find, load_lock, lock_path, save_lock
 from stack_builder.image.rootfs import Rootfs
 from stack_builder.image.store import LayerMemory, layer_record, locked
@@ -115,13 +115,11 @@ class DebianProvider:
         """Install, normalise, unpack, compress. ``folder/root`` appears in one step, at the end."""
         debs.verify(lock.packages, request.cache / "debs")
         folder.mkdir(parents=True, exist_ok=True)
-        _sweep(request.cache / "base")
         shutil.rmtree(folder / "root", ignore_errors=True)
         with (
             request.progress.task(f"base {name} from {len(lock.packages)} packages"),
-            tempfile.TemporaryDirectory(prefix=f"new-{os.getpid()}-", dir=request.cache / "base") as scratch,
+            claimed_folder(request.cache / "base", prefix=NEW) as work,
         ):
-            work = Path(scratch)
             work.chmod(0o755)  # apt's download user reads the repository
             raw = bootstrap(recipe, lock.packages, request.cache / "debs", work)
             tar, tree = work / "base.tar", work / "root"
@@ -142,16 +140,13 @@ class _Pinned:
     relocked: str | None = None
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what builds that were killed have left half-made."""
-    for path in folder.glob("new-*-*"):
-        if not Path(f"/proc/{path.name.split('-')[1]}").exists():
-            shutil.rmtree(path, ignore_errors=True)
+def folder_name(lock_sha256: str) -> str:
+    """Under which name a base is kept in the cache, by the identity of its lock."""
+    return hashlib.sha256(f"{lock_sha256} {VERSION} {_COMPRESS}".encode()).hexdigest()
 
 
 def _folder(request: BaseRequest, lock: BaseLock) -> Path:
-    key = hashlib.sha256(f"{lock.sha256} {VERSION} {_COMPRESS}".encode()).hexdigest()
-    return request.cache / "base" / key
+    return request.cache / "base" / folder_name(lock.sha256)
 
 
 def _base(request: BaseRequest, pinned: _Pinned, layer: Written) -> Base:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +16,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from stack_builder.errors import IntegrityError, MachineError, UsageError
-from stack_builder.image.base.model import Base, BaseRequest, Foreseen, architecture
+from stack_builder.files import claimed_folder
+from stack_builder.image.base.model import NEW, Base, BaseRequest, Foreseen, architecture
 from stack_builder.image.base.unpack import apply_layer
 from stack_builder.image.oci import INDEX_TYPE, MANIFEST_TYPE
 from stack_builder.image.rootfs import Rootfs, readable_folder
@@ -145,8 +144,8 @@ class EngineProvider:
 
         from stack_builder.image.daemon import connect
 
-        with tempfile.TemporaryDirectory(prefix="stackb-base-", dir=_folder(request.cache / "base")) as scratch:
-            archive = Path(scratch) / "saved.tar"
+        with claimed_folder(request.cache / "base", prefix=NEW) as scratch:
+            archive = scratch / "saved.tar"
             try:
                 image = connect().images.get(request.name)
                 with archive.open("wb") as file:
@@ -247,8 +246,8 @@ def _unpacked(layers: Sequence[LayerRecord], identity: str, request: BaseRequest
     with locked(folder.with_suffix(".lock")):
         if not rootfs.path.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=f"new-{os.getpid()}-", dir=request.cache / "base") as scratch:
-                tree = Path(scratch) / "root"
+            with claimed_folder(request.cache / "base", prefix=NEW) as scratch:
+                tree = scratch / "root"
                 readable_folder(tree)
                 for layer in layers:
                     apply_layer(request.blobs.path(layer.digest), tree)
@@ -307,8 +306,3 @@ def _digest(descriptor: object) -> str:
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise IntegrityError("a descriptor gives no sha256 digest", where="image")
     return digest
-
-
-def _folder(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path

@@ -12,6 +12,9 @@ from stack_builder.image.store import BlobStore
 from stack_builder.progress import Progress
 from stack_builder.stack.receipt import BaseRecord, DebianPackage, LayerRecord
 
+NEW = "new-"
+"""How folders of the cache's ``base`` begin in which one is being made."""
+
 
 @dataclass(frozen=True, slots=True)
 class Base:

@@ -9,13 +9,34 @@ import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from stack_builder.resolve import requirements
+from stack_builder.resolve.target import Target
+from stack_builder.stack import lock as lock_file
+from stack_builder.stack import spec as stack_file
+from stack_builder.stack.lock import Artifact, Lock
 from stack_builder.stack.receipt import WheelRecord
+
+STACK = """
+[stack]
+name = "tiny"
+description = "Two tiny wheels"
+python = "3.11"
+cuda = "13.0"
+gpu = ["sm_120"]
+min_driver = "580"
+[requires]
+demo = "==1.0"
+tool = "==1.0"
+[base]
+recipe = "debian-bookworm"
+glibc = "2.36"
+"""
 
 
 def record_hash(data: bytes) -> str:
@@ -61,6 +82,27 @@ def wheel_record(path: Path) -> WheelRecord:
     name, version = path.name.split("-")[:2]
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return WheelRecord(name.replace("_", "-"), version, path.name, digest, path.stat().st_size, "default")
+
+
+def write_stack(folder: Path, records: Iterable[WheelRecord]) -> None:
+    """A folder with the stack ``tiny`` and a lock of these wheels, demo and tool."""
+    folder.mkdir()
+    (folder / "stack.toml").write_text(STACK)
+    artifacts = tuple(
+        Artifact(
+            record.name,
+            record.version,
+            record.filename,
+            record.sha256,
+            record.size,
+            tags=("py3-none-any",),
+            metadata_sha256="0" * 64,
+            metadata_version=record.version,
+        )
+        for record in records
+    )
+    lock = Lock("tiny", "3.11", "linux_x86_64", "uv 0", artifacts=artifacts, collisions=())
+    lock_file.save(folder, lock, requirements.write(lock, Target.of(stack_file.load(folder))))
 
 
 def tar_bytes(files: Mapping[str, bytes], links: Mapping[str, str] | None = None) -> bytes:
@@ -118,5 +160,9 @@ def base_layout(tmp_path: Path) -> Path:
 def kit() -> SimpleNamespace:
     """The helpers of this file, for tests that make parts of images by hand."""
     return SimpleNamespace(
-        record_hash=record_hash, wheel_record=wheel_record, tar_bytes=tar_bytes, write_oci_layout=write_oci_layout
+        record_hash=record_hash,
+        wheel_record=wheel_record,
+        write_stack=write_stack,
+        tar_bytes=tar_bytes,
+        write_oci_layout=write_oci_layout,
     )

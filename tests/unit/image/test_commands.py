@@ -10,28 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from stack_builder.cli.app import run
-from stack_builder.resolve import requirements
-from stack_builder.resolve.target import Target
-from stack_builder.stack import lock as lock_file
-from stack_builder.stack import spec as stack_file
-from stack_builder.stack.lock import Artifact, Lock
 
 MakeWheel = Callable[..., Path]
-STACK = """
-[stack]
-name = "tiny"
-description = "Two tiny wheels"
-python = "3.11"
-cuda = "13.0"
-gpu = ["sm_120"]
-min_driver = "580"
-[requires]
-demo = "==1.0"
-tool = "==1.0"
-[base]
-recipe = "debian-bookworm"
-glibc = "2.36"
-"""
 
 
 @pytest.fixture
@@ -39,27 +19,8 @@ def call(
     make_wheel: MakeWheel, kit: SimpleNamespace, base_layout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., int]:
     """Run ``stackb COMMAND …`` in a folder with a locked stack, ``tiny``, and its wheels."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    (folder / "stack.toml").write_text(STACK)
-    spec = stack_file.load(folder)
-    artifacts = []
-    for name in ("demo", "tool"):
-        record = kit.wheel_record(make_wheel(name, {f"{name}.py": b"x = 1\n"}))
-        artifacts.append(
-            Artifact(
-                record.name,
-                record.version,
-                record.filename,
-                record.sha256,
-                record.size,
-                tags=("py3-none-any",),
-                metadata_sha256="0" * 64,
-                metadata_version=record.version,
-            )
-        )
-    lock = Lock("tiny", "3.11", "linux_x86_64", "uv 0", artifacts=tuple(artifacts), collisions=())
-    lock_file.save(folder, lock, requirements.write(lock, Target.of(spec)))
+    records = [kit.wheel_record(make_wheel(name, {f"{name}.py": b"x = 1\n"})) for name in ("demo", "tool")]
+    kit.write_stack(tmp_path / "tiny", records)
     monkeypatch.chdir(tmp_path)
 
     def stackb(command: str, *arguments: str) -> int:

@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import pytest
 
+from stack_builder.files import claimed_file
 from stack_builder.image.store import BlobStore, LayerMemory
 from stack_builder.image.stream import Written
 
@@ -52,11 +53,11 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_writes_is_not
     )
     killed = subprocess.run([sys.executable, "-c", script, tmp_path], check=False)
     assert killed.returncode == -9
-    mine = tmp_path / "partial" / f"{os.getpid()}-00"
-    mine.write_bytes(b"going on")
-    assert len(files(tmp_path)) == 2
-    BlobStore(tmp_path).sweep()
-    assert files(tmp_path) == [f"partial/{mine.name}"]
+    with claimed_file(tmp_path / "partial") as (mine, _):
+        assert len(files(tmp_path)) == 2
+        BlobStore(tmp_path).sweep()
+        assert files(tmp_path) == [f"partial/{mine.name}"]
+    assert files(tmp_path) == []
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from stack_builder.wheels.fetch import Fetched, Network, Source, fetch
 from stack_builder.wheels.http import Http
 from stack_builder.wheels.index import Index
 from stack_builder.wheels.store import Store
+from tests.hardening.plugin import Recorder
 
 NAME = "demo-1.0-py3-none-any.whl"
 BIG = random.Random(7).randbytes(1_000_000)
@@ -80,7 +81,9 @@ def test_fetches_once_and_then_from_the_store(index_server: Any, fetch_all: Fetc
     assert len(index_server.log) == seen
 
 
-def test_every_transient_failure_is_survived_without_repeating_bytes(index_server: Any, fetch_all: Fetch) -> None:
+def test_every_transient_failure_is_survived_without_repeating_bytes(
+    index_server: Any, fetch_all: Fetch, hardened: Recorder
+) -> None:
     index_server.add(NAME, BIG)
     faults = ["500", "500", "500", "cut:200000", "stall:200000", "reset:200000", "more"]
     index_server.faults[f"/files/{NAME}"] = deque(faults)
@@ -91,38 +94,50 @@ def test_every_transient_failure_is_survived_without_repeating_bytes(index_serve
     assert [request.range for request in requests[:4]] == [None, None, None, None]
     assert requests[4].range == "bytes=200000-"
     assert requests[5].range == "bytes=400000-"
+    title = "server: 500 three times, breaks off, stalls, resets, announces more than it sends"
+    hardened("fetch", title, tried=len(faults), survived=len(faults), bound="bytes sent: file + 200 kB")
 
 
-def test_a_server_that_cannot_continue_starts_again(index_server: Any, fetch_all: Fetch) -> None:
+def test_a_server_that_cannot_continue_starts_again(index_server: Any, fetch_all: Fetch, hardened: Recorder) -> None:
     index_server.add(NAME, BIG)
     index_server.ranges = False
     index_server.faults[f"/files/{NAME}"] = deque(["cut:300000"])
     assert contents(fetch_all()) == {NAME: BIG}
     assert [request.sent for request in index_server.requests(NAME)] == [300_000, len(BIG)]
+    hardened("fetch", "server: breaks off, and cannot continue a file", bound="one more download")
 
 
-def test_a_trickle_counts_as_a_stall(index_server: Any, fetch_all: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trickle_counts_as_a_stall(
+    index_server: Any, fetch_all: Fetch, monkeypatch: pytest.MonkeyPatch, hardened: Recorder
+) -> None:
     monkeypatch.setattr(download_module, "TRICKLE_WINDOW", 0.05)
     index_server.add(NAME, BIG[:2000])
     index_server.pace = (10, 0.02)
-    with pytest.raises(MachineError, match="only trickles"):
+    with pytest.raises(MachineError, match="only trickles") as caught:
         # Every attempt brings some bytes, so only an end of the attempts may end it: leave it none.
         monkeypatch.setattr("stack_builder.wheels.http.Backoff.progress", lambda self: None)
         fetch_all()
+    hardened("fetch", "server: sends a trickle for ever", code=3, shown=f"stackb: {caught.value}")
 
 
 @pytest.mark.parametrize(
-    ("faults", "error", "reason"),
+    ("what", "faults", "error", "reason"),
     [
-        (["500"] * 9, MachineError, r"no usable answer after 4 attempts \(HTTP status 500\)"),
-        (["401"], MachineError, "401"),
-        (["404"], StackbError, "not there"),
-        (["more", "to:file:///etc/passwd"], IntegrityError, "the lock says"),
-        (["to:file:///etc/passwd"], IntegrityError, "not followed"),
+        ("answers 500 for ever", ["500"] * 9, MachineError, r"no usable answer after 4 attempts \(HTTP status 500\)"),
+        ("answers 401", ["401"], MachineError, "401"),
+        ("answers 404", ["404"], StackbError, "not there"),
+        ("announces more bytes", ["more", "to:file:///etc/passwd"], IntegrityError, "the lock says"),
+        ("redirects to a file: address", ["to:file:///etc/passwd"], IntegrityError, "not followed"),
     ],
 )
 def test_lasting_failures_are_one_line(
-    index_server: Any, fetch_all: Fetch, faults: list[str], error: type[StackbError], reason: str
+    index_server: Any,
+    fetch_all: Fetch,
+    what: str,
+    faults: list[str],
+    error: type[StackbError],
+    reason: str,
+    hardened: Recorder,
 ) -> None:
     index_server.add(NAME, BIG)
     index_server.faults[f"/files/{NAME}"] = deque(faults)
@@ -130,16 +145,20 @@ def test_lasting_failures_are_one_line(
         fetch_all()
     assert len(str(caught.value).splitlines()) == 1
     assert not list(Store().root.rglob("*.whl"))
+    hardened("fetch", f"server: {what}", code=caught.value.exit_code, shown=f"stackb: {caught.value}")
 
 
-def test_the_wrong_range_is_refused(index_server: Any, fetch_all: Fetch) -> None:
+def test_the_wrong_range_is_refused(index_server: Any, fetch_all: Fetch, hardened: Recorder) -> None:
     index_server.add(NAME, BIG)
     index_server.faults[f"/files/{NAME}"] = deque(["cut:1000", "other-range"])
-    with pytest.raises(IntegrityError, match="another range"):
+    with pytest.raises(IntegrityError, match="another range") as caught:
         fetch_all()
+    hardened("fetch", "server: sends another range than was asked for", code=1, shown=f"stackb: {caught.value}")
 
 
-def test_other_bytes_of_the_same_size_are_named(index_server: Any, fetch_all: Fetch, stack_folder: Folder) -> None:
+def test_other_bytes_of_the_same_size_are_named(
+    index_server: Any, fetch_all: Fetch, stack_folder: Folder, hardened: Recorder
+) -> None:
     index_server.add(NAME, BIG)
     stack_folder()
     changed = bytes([BIG[0] ^ 1]) + BIG[1:]
@@ -151,6 +170,7 @@ def test_other_bytes_of_the_same_size_are_named(index_server: Any, fetch_all: Fe
     text = str(caught.value)
     assert all(part in text for part in (NAME, expected, got, f"{len(BIG)} bytes", "uploaded"))
     assert not list(Store().root.rglob("*.whl"))
+    hardened("fetch", "server: one byte of a wheel is another", code=1, shown=f"stackb: {text}")
 
 
 def test_a_new_upload_of_the_name_is_named(index_server: Any, fetch_all: Fetch, stack_folder: Folder) -> None:
@@ -170,7 +190,7 @@ def test_a_file_that_is_gone_is_named(index_server: Any, fetch_all: Fetch, stack
         fetch_all()
 
 
-def test_a_spoiled_part_costs_one_more_download(index_server: Any, fetch_all: Fetch) -> None:
+def test_a_spoiled_part_costs_one_more_download(index_server: Any, fetch_all: Fetch, hardened: Recorder) -> None:
     index_server.add(NAME, BIG)
     store = Store()
     part = store.path(hashlib.sha256(BIG).hexdigest(), NAME).with_name(".part")
@@ -178,6 +198,7 @@ def test_a_spoiled_part_costs_one_more_download(index_server: Any, fetch_all: Fe
     part.write_bytes(b"x" * 400_000)
     assert contents(fetch_all()) == {NAME: BIG}
     assert [request.range for request in index_server.requests(NAME)] == ["bytes=400000-", None]
+    hardened("fetch", "a part of an earlier run that has decayed", bound="one more download")
 
 
 def test_folder_mirrors_come_first(index_server: Any, fetch_all: Fetch, tmp_path: Path) -> None:
@@ -207,12 +228,13 @@ def test_offline_says_what_is_missing(index_server: Any, fetch_all: Fetch, tmp_p
 
 
 def test_disk_space_is_checked_before_anything_is_fetched(
-    index_server: Any, fetch_all: Fetch, monkeypatch: pytest.MonkeyPatch
+    index_server: Any, fetch_all: Fetch, monkeypatch: pytest.MonkeyPatch, hardened: Recorder
 ) -> None:
     index_server.add(NAME, BIG)
     monkeypatch.setattr(fetch_module, "free_bytes", lambda folder: fetch_module.SPARE + len(BIG) - 1)
-    with pytest.raises(MachineError, match=r"1 wheels need 1\.0 MB.*STACKB_CACHE_DIR"):
+    with pytest.raises(MachineError, match=r"1 wheels need 1\.0 MB.*STACKB_CACHE_DIR") as caught:
         fetch_all()
+    hardened("fetch", "a disk that is too small from the start", code=3, shown=f"stackb: {caught.value}")
     assert index_server.log == []
     assert not Store().root.exists()
 
@@ -270,7 +292,9 @@ def wait_for_bytes(index_server: Any, more: int, process: subprocess.Popen[str])
         time.sleep(0.002)
 
 
-def test_killed_ten_times_it_still_ends_right(index_server: Any, start: Start, stack_folder: Folder) -> None:
+def test_killed_ten_times_it_still_ends_right(
+    index_server: Any, start: Start, stack_folder: Folder, hardened: Recorder
+) -> None:
     """SIGKILL at ten random moments: every hash right, and no byte sent twice beyond one chunk per kill and file."""
     wheels = {wheel_name(n): random.Random(n).randbytes(1_000_000 + n) for n in range(3)}
     for name, data in wheels.items():
@@ -297,6 +321,8 @@ def test_killed_ten_times_it_still_ends_right(index_server: Any, start: Start, s
     sent = sum(request.sent for name in wheels for request in index_server.requests(name))
     wanted = sum(map(len, wheels.values()))
     assert wanted <= sent <= wanted + kills * 2 * CHUNK  # two downloads at a time
+    bound = "bytes sent twice: 64 kB per kill and download"
+    hardened("fetch", "SIGKILL at any moment of a slow download", tried=kills, survived=kills, bound=bound)
 
 
 def test_two_processes_share_the_work(index_server: Any, start: Start, stack_folder: Folder) -> None:
