@@ -93,4 +93,5 @@ def from_os_error(error: OSError) -> StackbError:
     """Turn an ``OSError`` that reached the command line into one line with what to do next."""
     what = error.strerror or str(error)
     # without a file name it is a stream of ours, such as a full stdout: no advice on caches would help
-    return MachineError(what, where=error.filename, fix=_OS_FIXES.get(error.errno or 0) if error.filename else None)
+    advised = error.filename or error.errno == errno.EIO
+    return MachineError(what, where=error.filename, fix=_OS_FIXES.get(error.errno or 0) if advised else None)

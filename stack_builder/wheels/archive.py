@@ -206,8 +206,12 @@ class WheelArchive:
         return self._starts[after] if after < len(self._starts) else self._directory_start
 
     def _read_at(self, offset: int, length: int) -> bytes:
-        self._file.seek(offset)
-        data = self._file.read(length)
+        try:
+            self._file.seek(offset)
+            data = self._file.read(length)
+        except OSError as error:
+            error.filename = error.filename or self.filename  # a failed read does not know its file
+            raise
         if len(data) != length:
             raise self._bad(f"ends at byte {offset + len(data)}; {offset + length} are needed", None)
         return data

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
-import os
-import re
-import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.hardening.faulty import Done, Faulty, Mode
+from tests.hardening.faulty import Done, Mode
 from tests.hardening.plugin import Recorder, Sample
-from tests.hardening.scenes import Scene, right_blobs, right_wheels, snapshot
+from tests.hardening.scenes import Scene
 
 SAMPLE = 2  # calls of each command and fault, unless all are asked for
 
@@ -30,8 +24,8 @@ AFTER_COMMIT = "Remove its cause and run the same command again."  # a patch is 
 def told(done: Done, error: int) -> str:
     """Check the line of a failed run; give it without the place, which depends on the call that failed."""
     assert done.code == 3, done
-    place, _, rest = done.line.removeprefix("stackb: ").partition(": ")
-    assert place.startswith(("/", "venv", "layout", "archive")), done.line
+    place, _, rest = done.line.removeprefix("stackb: ").rpartition(": ")
+    assert place.startswith(("/", "venv", "layout", "archive", "demo", "tool")) or error == errno.EIO, done.line
     assert rest == HEARD[error] or rest.endswith(AFTER_COMMIT), done.line
     return f"stackb: PATH: {HEARD[error]}"
 
