@@ -136,17 +136,17 @@ def aiperf(folder: Path) -> list[str]:
 
 
 def tokenizer(folder: Path) -> Path:
-    """Write the tokenizer that the others insist on, one token a word, and give its folder."""
+    """Write the tokenizer that the others insist on, one token a byte, and give its folder."""
     place = folder / "tokenizer"
     if not (place / "tokenizer.json").exists():
         code = (
-            "import sys; from tokenizers import Tokenizer, models, pre_tokenizers; "
+            "import sys; from tokenizers import Tokenizer, decoders, models, pre_tokenizers; "
             "from transformers import PreTrainedTokenizerFast as Fast; "
-            "words = ['<unk>', '<s>', '</s>', *('w%d' % n for n in range(1000))]; "
-            "made = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, unk_token='<unk>')); "
-            "made.pre_tokenizer = pre_tokenizers.Whitespace(); "
-            "Fast(tokenizer_object=made, unk_token='<unk>', bos_token='<s>', eos_token='</s>')"
-            ".save_pretrained(sys.argv[1])"
+            "words = ['<s>', '</s>', *sorted(pre_tokenizers.ByteLevel.alphabet())]; "
+            "made = Tokenizer(models.BPE({w: n for n, w in enumerate(words)}, [])); "
+            "made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False); "
+            "made.decoder = decoders.ByteLevel(); "
+            "Fast(tokenizer_object=made, bos_token='<s>', eos_token='</s>').save_pretrained(sys.argv[1])"
         )
         python = next(path for path in folder.glob("*/bin/python") if path.parents[1].name != "aiperf")
         subprocess.run([str(python), "-c", code, str(place)], check=True, stderr=subprocess.DEVNULL)

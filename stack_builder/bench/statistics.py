@@ -108,7 +108,8 @@ def crossover(levels: Mapping[int, Sequence[float]], *, seed: int = 0, proven: b
     low, middle, high = (found[round(share * (REPLICATES - 1))] for share in (tail, 0.5, 1 - tail))
     if (proven and not ordered[0] < low) or not high < ordered[-1]:
         return Crossover(reason="the noise is too large: the interval reaches beyond the measured levels")
-    return Crossover(*(max(value, float(ordered[0])) for value in (middle, low, high)))
+    floor = float(ordered[0])
+    return Crossover(max(middle, floor), max(low, floor), max(high, floor))
 
 
 def _unsupported(levels: Mapping[int, Sequence[float]], ordered: Sequence[int], *, proven: bool) -> str | None:
