@@ -7,6 +7,7 @@ from html import escape
 
 from stack_builder.bench.plot import charts
 from stack_builder.bench.results import Results
+from stack_builder.bench.statistics import Says
 from stack_builder.bench.svg import STYLE, draw
 from stack_builder.bench.tables import Table, conclusions, log_table, receipt_lines, tables
 
@@ -17,9 +18,13 @@ body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding
 h2{margin-top:3rem;border-top:1px solid var(--soft);padding-top:1rem}
 table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums;font-size:.9rem}
 caption{text-align:left;font-weight:600;padding:.3rem 0}
-th,td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid var(--soft)}
+th,td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid var(--soft)}th{white-space:nowrap}
 th:first-child,td:first-child{text-align:left}
-.wide{overflow-x:auto}figure{margin:1.5rem 0}svg{width:100%;height:auto;font-family:system-ui,sans-serif}
+a{color:light-dark(#0b57d0,#8ab4f8)}
+td[data-says]{font-weight:600}td[data-says=pays]{color:light-dark(#1c6b3c,#6fd497)}
+td[data-says="doesn't pay"]{color:light-dark(#a3261b,#ff9d92)}
+figcaption{font-weight:600}.wide{overflow-x:auto}.wide:focus-visible{outline:2px solid}figure{margin:1.5rem 0}
+svg{display:block;width:100%;min-width:34rem;height:auto;font-family:system-ui,sans-serif}
 """
 
 
@@ -41,7 +46,8 @@ def _section(results: Results) -> str:
     said = "".join(f"<li>{escape(line)}</li>" for line in conclusions(results))
     receipt = "".join(f"<li>{escape(line)}</li>" for line in receipt_lines(results))
     drawn = "".join(
-        f"<figure><figcaption>{escape(chart.title)}</figcaption>{draw(chart)}</figure>" for chart in charts(results)
+        f"<figure><figcaption>{escape(chart.title)}</figcaption>{_wide(draw(chart), chart.title)}</figure>"
+        for chart in charts(results)
     )
     shown = "".join(_table(table) for table in tables(results))
     head = f'<section id="{escape(results.id)}" aria-labelledby="h-{escape(results.id)}">'
@@ -53,16 +59,22 @@ def _table(table: Table, *, link: bool = False) -> str:
     heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in table.heads)
     rows = "".join(_row(row, link=link) for row in table.rows)
     caption = f"<caption>{escape(table.caption)}</caption>"
-    # a region that scrolls must be reachable by keyboard
-    return (
-        f'<div class="wide" tabindex="0" role="group" aria-label="{escape(table.caption, quote=True)}"><table>{caption}'
-        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
+    return _wide(f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>", table.caption)
+
+
+def _wide(content: str, label: str) -> str:
+    """What scrolls sideways on a narrow screen, and is therefore reachable by keyboard."""
+    return f'<div class="wide" tabindex="0" role="group" aria-label="{escape(label, quote=True)}">{content}</div>'
 
 
 def _row(row: Sequence[str], *, link: bool) -> str:
     first = escape(row[0])
     if link:
         first = f'<a href="#{first}">{first}</a>'
-    cells = "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+    cells = "".join(_cell(cell) for cell in row[1:])
     return f'<tr><th scope="row">{first}</th>{cells}</tr>'
+
+
+def _cell(text: str) -> str:
+    says = f' data-says="{escape(text, quote=True)}"' if text in tuple(Says) else ""
+    return f"<td{says}>{escape(text)}</td>"

@@ -90,6 +90,8 @@ def draw(chart: Chart, *, standalone: bool = False) -> str:
         parts.append(f'<line class="rule" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
     parts += [_curve(series, x, y, chart) for series in chart.series]
     parts += [_legend(series, number) for number, series in enumerate(chart.series)]
+    if chart.band is not None:
+        parts.append(_band_legend(len(chart.series)))
     middle = (_LEFT + WIDTH - _RIGHT) / 2
     parts.append(
         f'<text class="label" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{escape(chart.x_label)}</text>'
@@ -193,9 +195,20 @@ def _curve(series: Series, x: _Scale, y: _Scale, chart: Chart) -> str:
     return "".join([*parts, "</g>"])
 
 
+def _legend_place(number: int) -> tuple[int, int]:
+    return _LEFT + number % 4 * 160, 14 + number // 4 * 16
+
+
+def _band_legend(number: int) -> str:
+    left, top = _legend_place(number)
+    return (
+        f'<rect class="band" x="{left - 6}" y="{top - 6}" width="12" height="12"/>'
+        f'<text class="label" x="{left + 12}" y="{top + 4}">crossover, 95 %</text>'
+    )
+
+
 def _legend(series: Series, number: int) -> str:
-    left = _LEFT + number % 4 * 160
-    top = 14 + number // 4 * 16
+    left, top = _legend_place(number)
     colour, marker = COLOURS[series.sign % len(COLOURS)], _MARKERS[series.sign % len(_MARKERS)]
     return (
         f'<path d="{marker}" transform="translate({left} {top})" fill="{colour}"/>'

@@ -20,12 +20,10 @@ class Table:
 
 
 def tables(results: Results) -> list[Table]:
-    """Give one table of figures for each arm, and one of ratios where there are several."""
-    found = [_arm_table(results, arm.name) for arm in results.arms]
+    """Give the verdicts where there are several arms, then one table of figures for each arm."""
     compared = comparisons(results)
-    if compared:
-        found.append(_ratio_table(results, compared))
-    return found
+    verdicts = [_ratio_table(results, compared)] if compared else []
+    return [*verdicts, *(_arm_table(results, arm.name) for arm in results.arms)]
 
 
 def conclusions(results: Results) -> list[str]:

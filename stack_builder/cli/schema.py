@@ -1,4 +1,4 @@
-"""``stackb schema report|lock|receipt``: JSON schemas of what stackb writes."""
+"""``stackb schema report|lock|receipt|bench``: JSON schemas of what stackb writes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ class Document(StrEnum):
     REPORT = "report"
     LOCK = "lock"
     RECEIPT = "receipt"
+    BENCH = "bench"
 
 
 def command(document: Annotated[Document, typer.Argument(help="Which document.")]) -> None:
-    """Print the JSON schema of a report, a lock or a receipt."""
+    """Print the JSON schema of a report, a lock, a receipt or the results of a bench."""
     write(_report() if document is Document.REPORT else _of_class(document))
 
 
@@ -33,11 +34,13 @@ def _of_class(document: Document) -> str:
     """The schema of the very class that reads the document."""
     from pydantic import TypeAdapter
 
+    from stack_builder.bench import results
     from stack_builder.stack import lock, receipt
 
     version, adapter = {
         Document.LOCK: (lock.SCHEMA_VERSION, TypeAdapter[object](lock.Lock)),
         Document.RECEIPT: (receipt.SCHEMA_VERSION, TypeAdapter[object](receipt.Receipt)),
+        Document.BENCH: (results.SCHEMA_VERSION, TypeAdapter[object](results.Results)),
     }[document]
     schema = adapter.json_schema()
     schema["properties"] = {"schema_version": {"const": version}, **schema["properties"]}

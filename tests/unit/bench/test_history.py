@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
@@ -16,6 +18,7 @@ import jsonschema
 import pytest
 
 from stack_builder.bench import history
+from stack_builder.bench.compare import comparisons
 from stack_builder.bench.foreign import import_file
 from stack_builder.bench.page import page
 from stack_builder.bench.plot import charts, write_plot
@@ -130,20 +133,82 @@ def test_each_chart_is_an_svg(pair: Results, tmp_path: Path) -> None:
         write_plot([pair, pair], tmp_path / "p.svg")
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium")
-def test_the_page_renders_in_a_browser(pair: Results, tmp_path: Path) -> None:
+@pytest.fixture
+def rendered(pair: Results, tmp_path: Path) -> str:
+    """The page's document as a browser has it after loading, without a message on its console."""
     (tmp_path / "page.html").write_text(page([pair]))
-    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-    quiet += [
-        "--disable-background-networking",
-        "--disable-component-update",
-        f"--user-data-dir={tmp_path / 'profile'}",
-    ]
-    call = ["chromium", *quiet, "--enable-logging=stderr", "--dump-dom", f"file://{tmp_path / 'page.html'}"]
+    words = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync --enable-logging=stderr"
+    words += " --disable-background-networking --disable-component-update --dump-dom"
+    call = ["chromium", *words.split(), f"--user-data-dir={tmp_path / 'profile'}", f"file://{tmp_path / 'page.html'}"]
     done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0
+    assert done.returncode == 0, done.stderr
     assert "CONSOLE" not in done.stderr
-    assert done.stdout.count("<svg") == len(charts(pair)) == 2
+    return done.stdout
+
+
+def _mean_rate(results: Results, arm: str, level: float) -> float:
+    rates = [run_.figures.full_throughput for run_ in results.runs if (run_.arm, run_.level) == (arm, level)]
+    return sum(rates) / len(rates)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium")
+def test_table_and_points_in_a_browser_are_the_data(pair: Results, rendered: str) -> None:
+    for arm in ("base", "ea<gle"):
+        name = arm.replace("<", "&lt;")
+        table = rendered.partition(f"<caption>{name}</caption>")[2].partition("</table>")[0]
+        rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
+        shown = {float(level): float(re.findall(r"<td>(.*?)</td>", cells)[1]) for level, cells in rows}
+        assert shown == {level: pytest.approx(_mean_rate(pair, arm, level), abs=0.06) for level in pair.settings.levels}
+
+        chart = rendered.partition("<svg")[2].partition("</svg>")[0]  # throughput; both axes are logarithmic
+        x = dict(re.findall(r'class="tick" x="([\d.]+)" y="\d+" text-anchor="middle">([\d.]+)<', chart))
+        y = dict(re.findall(r'class="tick" x="\d+" y="([\d.]+)" text-anchor="end">([\d.]+)<', chart))
+        points = re.findall(rf'translate\(([\d.]+) ([\d.]+)\)"[^>]*><title>{name}, ([\d.]+):', chart)
+        assert [float(level) for _, _, level in points] == list(pair.settings.levels)
+        for left, top, level in points:
+            assert x[left] == level
+            # a tick's text stands 4 below its line
+            assert _read_off(y, float(top) + 4) == pytest.approx(_mean_rate(pair, arm, float(level)), rel=0.01)
+
+
+def _read_off(ticks: dict[str, str], at: float) -> float:
+    """The value at a height, by the outermost two ticks of a logarithmic axis."""
+    marks = sorted((float(place), math.log(float(value))) for place, value in ticks.items())
+    (low, first), (high, last) = marks[0], marks[-1]
+    return math.exp(first + (last - first) * (at - low) / (high - low))
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium")
+def test_verdicts_and_crossover_in_a_browser_are_what_is_said(pair: Results, rendered: str) -> None:
+    said = re.findall(r'<td data-says="(.*?)">', rendered)
+    (compared,) = comparisons(pair)
+    assert said == [ratio.says.value for _, ratio in sorted(compared.ratios.items())]
+    band = re.search(r'class="band" x="([\d.]+)" y="\d+" width="([\d.]+)".*?<title>(.*?)</title>', rendered)
+    assert band is not None
+    assert band[3] == f"crossover, 95 % interval: {compared.crossover.low:.1f} to {compared.crossover.high:.1f}"
+    ticks = dict(re.findall(r'class="tick" x="([\d.]+)" y="\d+" text-anchor="middle">([\d.]+)<', rendered))
+    assert _read_off(ticks, float(band[1])) == pytest.approx(compared.crossover.low, rel=0.01)
+    assert _read_off(ticks, float(band[1]) + float(band[2])) == pytest.approx(compared.crossover.high, rel=0.01)
+
+
+def test_a_png_is_drawn_of_the_same_points(pair: Results, tmp_path: Path) -> None:
+    """Read back by the decoder of another library than the one that drew it."""
+    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("PIL.Image")
+    write_plot([pair], tmp_path / "p.png")
+    with image.open(tmp_path / "p.png") as drawn:
+        assert (drawn.format, drawn.size) == ("PNG", (1200, 675))
+        assert len(drawn.convert("RGB").getcolors(1 << 20)) > 100  # curves, a band and text, not a blank
+
+
+def test_a_png_without_matplotlib_is_one_line(
+    pair: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    (tmp_path / "r.json").write_text(to_json(pair))
+    assert run(["history", str(tmp_path / "r.json"), "--plot", str(tmp_path / "p.png")]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "p.png").exists()
 
 
 def test_the_founding_report_as_a_run(capsys: pytest.CaptureFixture[str]) -> None:
