@@ -215,7 +215,7 @@ class _Generator:
         except ExchangeError as error:
             record.ended = record.ended or perf_counter()
             record.error = (error.kind, str(error))
-            if error.kind in (ErrorKind.REFUSED, ErrorKind.CONNECT):
+            if error.kind in (ErrorKind.REFUSED, ErrorKind.CONNECT, ErrorKind.TLS):
                 await asyncio.sleep(0.05)  # a dead server must not be asked ten thousand times a second
         except asyncio.CancelledError:
             record.ended = perf_counter()

@@ -22,7 +22,7 @@ from stack_builder.bench.results import ArmResult, Reason, Results, RunResult, S
 from stack_builder.bench.server import ServerEye, ServerFacts, Watch
 from stack_builder.bench.statistics import Says, ratio
 from stack_builder.bench.stream import Api
-from stack_builder.bench.wire import Endpoint, ExchangeError, Pool
+from stack_builder.bench.wire import Endpoint, ErrorKind, ExchangeError, Pool
 from stack_builder.errors import MachineError
 from stack_builder.progress import Progress, Task
 from stack_builder.report.model import Json
@@ -340,7 +340,12 @@ async def _reach(pool: Pool, name: str) -> None:
         await asyncio.sleep(0)
     except ExchangeError as error:
         where = f"{name} at {pool.endpoint.host}:{pool.endpoint.port}"
-        raise MachineError(f"cannot be reached: {error}", where=where, fix="start the server first") from error
+        fix = "start the server first"
+        if error.kind is ErrorKind.TLS:
+            fix = (
+                "name the authority's certificate with SSL_CERT_FILE=FILE.pem, or give http:// for a server without TLS"
+            )
+        raise MachineError(f"cannot be reached: {error}", where=where, fix=fix) from error
 
 
 def _order(arms: Sequence[_T], number: int) -> Iterator[_T]:

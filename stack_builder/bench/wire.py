@@ -29,6 +29,7 @@ class ErrorKind(StrEnum):
 
     CONNECT = "connect"
     REFUSED = "refused"
+    TLS = "tls"
     RESET = "reset"
     TIMEOUT = "timeout"
     HTTP = "http status"
@@ -370,6 +371,9 @@ class Pool:
                 )
         except TimeoutError as error:
             raise ExchangeError(ErrorKind.TIMEOUT, "no connection within 30 s") from error
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", "") or error.reason or str(error)
+            raise ExchangeError(ErrorKind.TLS, f"no trusted connection: {reason}") from error
         except OSError as error:
             refused = error.errno == errno.ECONNREFUSED
             kind = ErrorKind.REFUSED if refused else ErrorKind.CONNECT

@@ -170,6 +170,30 @@ def test_usage_errors_are_one_line(words: list[str], capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_https_is_trusted_by_its_authority_alone(
+    server: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test"
+    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run([*words.split(), *files], cwd=tmp_path, check=True, capture_output=True)
+    both = tmp_path / "both.pem"
+    both.write_text((tmp_path / "key.pem").read_text() + (tmp_path / "cert.pem").read_text())
+    url = server("--rate", "5000", "--certificate", str(both)).replace("http:", "https:")
+    call = ["bench", url, "--concurrency", "2", "--tokens", "4", "--output", str(tmp_path / "r.json")]
+    assert run(call) == 3
+    told = capsys.readouterr().err
+    assert "self-signed certificate" in told
+    assert "SSL_CERT_FILE" in told
+    assert told.count("\n") == 1
+    assert run([*call[:1], url.replace("https:", "http:"), *call[2:]]) == 1  # every request fails, and is counted
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    for connections in ("kept", "fresh"):
+        assert run([*call, "--connections", connections]) == 0
+        results = read(tmp_path / "r.json")
+        assert results.settings.connections == connections
+        assert results.runs[0].figures.tokens == results.runs[0].server_tokens == 16
+
+
 def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "http://127.0.0.1:1", "--concurrency", "1"]) == 3
     assert "cannot be reached" in capsys.readouterr().err

@@ -81,6 +81,24 @@ def test_a_connection_closed_while_idle_is_no_failure(llm: ModuleType) -> None:
     assert figures(done).errors == {}
 
 
+@pytest.mark.parametrize(("fresh", "opened"), [(False, 1), (True, 5)])
+def test_connections_are_kept_or_fresh(llm: ModuleType, fresh: bool, opened: int) -> None:
+    async def go() -> tuple[Run, int]:
+        server, seen = llm.LlmServer(llm.Law(rate=20_000)), []
+        serve = server._serve
+        server._serve = lambda reader, writer: (seen.append(writer), serve(reader, writer))[1]
+        pool = Pool(Endpoint.of(f"http://127.0.0.1:{await server.start()}"), fresh=fresh)
+        try:
+            return await run(pool, Load(tokens=4, clients=1, requests=5), PROMPTS), len(seen)
+        finally:
+            pool.close()
+            await server.stop()
+
+    done, connections = asyncio.run(go())
+    assert figures(done).completed == 5
+    assert connections == opened
+
+
 def test_nobody_listens(unused_port: int) -> None:
     async def go() -> Run:
         return await run(Pool(Endpoint.of(f"http://127.0.0.1:{unused_port}")), Load(clients=2, requests=4), PROMPTS)
