@@ -288,6 +288,30 @@ def test_files_of_other_tools(name: str, text: str, expected: tuple[object, ...]
     assert report_text(found)
 
 
+# Files that the tools wrote: 16 requests of 32 tokens by 4 clients to the stand-in server. GuideLLM's is cut down to
+# what is read of it. Figures stand as the tools printed them.
+REAL = Path(__file__).parents[2] / "fixtures" / "bench"
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "throughput", "ttft", "e2e"),
+    [
+        ("bench_serving.jsonl", "bench_serving", 915.18, 49.37, 119.35),
+        ("guidellm.json", "guidellm", 1146.62, 13.67, 92.64),
+    ],
+)
+def test_files_that_the_tools_wrote(name: str, source: str, throughput: float, ttft: float, e2e: float) -> None:
+    found = import_file(REAL / name)
+    seen = found.runs[0].figures
+    assert (found.source, found.runs[0].level, found.settings.tokens) == (source, 4, 32)
+    assert (seen.completed, seen.tokens, seen.errors) == (16, 512, {})
+    assert seen.throughput == pytest.approx(throughput, abs=0.01)
+    assert seen.throughput == pytest.approx(seen.tokens / seen.seconds, rel=1e-6)
+    assert seen.ttft
+    assert seen.e2e
+    assert (seen.ttft.p50, seen.e2e.mean) == pytest.approx((ttft, e2e), abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("name", "text"), [("x.json", "{}"), ("x.jsonl", "no"), ("x.csv", "a,b\n"), ("x.json", '{"benchmarks": [3]}')]
 )
