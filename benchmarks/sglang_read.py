@@ -2,7 +2,8 @@
 
     python benchmarks/sglang_read.py sglang-VERSION-….whl [--python EXE] [--rounds 3]
 
-Contract and options from a cold cache and from a warm one, each in a process of its own as a user starts it, against:
+Contract and options from a cold cache and from a warm one, each in a process of its own as a user starts it; and from
+a warm one without the start of that process, as ``serve`` and ``diff`` meet it. Against:
 
 * ``ast``: every Python file of the wheel parsed once with the standard library, and nothing concluded from it;
 * ``launch_server --help`` in an environment with this SGLang installed (``--python``), which knows the options only.
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 PARSE_ALL = """
@@ -29,6 +31,19 @@ wheel = zipfile.ZipFile(sys.argv[1])
 for name in wheel.namelist():
     if name.endswith(".py"):
         ast.parse(wheel.read(name))
+"""
+
+READ = """
+import sys, time
+from pathlib import Path
+from stack_builder.sglang import release, source
+from stack_builder.sglang.contract import contract
+
+if __name__ == "__main__":
+    read = {"contract": contract.read, "options": release.read}[sys.argv[1]]
+    started = time.monotonic()
+    read(source.from_wheel(Path(sys.argv[2])))
+    print(time.monotonic() - started)
 """
 
 
@@ -41,6 +56,16 @@ def seconds(argv: list[str], environment: dict[str, str]) -> float:
     started = time.monotonic()
     subprocess.run(argv, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, check=True)
     return time.monotonic() - started
+
+
+def inside(subject: str, folder: Path, wheel: Path, cache: Path) -> float:
+    """What reading from a warm cache takes in a process that runs already."""
+    script, environment = folder / "read.py", {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    script.write_text(READ)
+    argv = [sys.executable, str(script), subject, str(wheel)]
+    for _ in range(2):
+        said = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return float(said)
 
 
 def ways(folder: Path, wheel: Path, python: Path | None) -> dict[str, Callable[[Path], float]]:
@@ -61,6 +86,8 @@ def ways(folder: Path, wheel: Path, python: Path | None) -> dict[str, Callable[[
         for subject in ("contract", "options")
         for state in ("cold", "cached")
     }
+    for subject in ("contract", "options"):
+        found[f"{subject}, cached, reading"] = partial(inside, subject, folder, wheel)
     found["ast over all files"] = lambda _: seconds([sys.executable, "-c", PARSE_ALL, str(wheel)], {})
     if python is not None:
         found["launch_server --help"] = lambda _: seconds([str(python), "-m", "sglang.launch_server", "--help"], {})
@@ -85,10 +112,10 @@ def main() -> None:
             for name, way in measured.items():
                 best[name] = min(best[name], way(Path(scratch, f"cache-{number}-{name}")))
     print(f"{options.wheel.name}, best of {options.rounds}, load {os.getloadavg()[0]:.1f}")
-    print(f"{'':24}  wall s  of contract, cold  of options, cold")
+    print(f"{'':26}  wall s  of contract, cold  of options, cold")
     for name, wall in best.items():
         ratios = (wall / best[f"{subject}, cold"] for subject in ("contract", "options"))
-        print(f"{name:24}  {wall:6.2f}  {'  '.join(f'{ratio:16.2f}' for ratio in ratios)}")
+        print(f"{name:26}  {wall:6.2f}  {'  '.join(f'{ratio:16.2f}' for ratio in ratios)}")
 
 
 if __name__ == "__main__":
