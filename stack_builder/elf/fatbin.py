@@ -18,6 +18,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stack_builder.elf.layout import Buffer, ElfError, sections
 
@@ -31,6 +32,8 @@ _ENTRY = struct.Struct("<HHIQ12xI8xQ")
 _PTX, _MACHINE_CODE = 1, 2
 _SPECIFIC, _FAMILY = 1 << 20, 1 << 21
 _ALIGNMENT = 8
+MAGIC = _MAGIC.to_bytes(4, "little")
+HEADER_SIZE, ENTRY_SIZE = _FAT_BINARY.size, _ENTRY.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,10 @@ def device_code(data: Buffer, where: str) -> DeviceCode:
     Raises:
         ElfError: a header contradicts the size of what holds it.
     """
-    view = memoryview(data)
     found: Counter[tuple[int, int, str]] = Counter()
-    for section in sections(view, where):
-        if section.name in SECTIONS:
-            found.update(_entries(view[section.offset : section.offset + section.size], where))
-            if found.total() > MAX_ENTRIES:
-                raise ElfError(f"more than {MAX_ENTRIES} images of device code", where=where)
+    for header in headers(data, where):
+        if header.target is not None:
+            found[header.target] += 1
     rows = sorted(found.items())
     return DeviceCode(
         {f"sm_{number}{suffix}": count for (kind, number, suffix), count in rows if kind == _MACHINE_CODE},
@@ -71,24 +71,65 @@ def device_code(data: Buffer, where: str) -> DeviceCode:
     )
 
 
-def _entries(section: memoryview, where: str) -> Iterator[tuple[int, int, str]]:
-    """Yield (kind, compute capability, suffix) of each entry of a section."""
-    at = count = 0
-    while at + _FAT_BINARY.size <= len(section):
-        magic, _version, header, size = _FAT_BINARY.unpack_from(section, at)
-        if magic == 0:
+class Header(NamedTuple):
+    """A header of a fat binary, or of an entry in one.
+
+    Attributes:
+        start: its offset in the file.
+        size: in bytes.
+        target: kind, compute capability and suffix of an entry; None for a fat binary's own header.
+    """
+
+    start: int
+    size: int
+    target: tuple[int, int, str] | None
+
+
+def headers(data: Buffer, where: str) -> Iterator[Header]:
+    """Yield every header of an ELF file's fat binaries, in order; nothing else of them is read.
+
+    Raises:
+        ElfError: as :func:`device_code`.
+    """
+    view = memoryview(data)
+    count = 0
+    for section in sections(view, where):
+        if section.name in SECTIONS:
+            for header in _headers(view, section.offset, section.offset + section.size, where):
+                count += 1
+                if count > MAX_ENTRIES:
+                    raise ElfError(f"more than {MAX_ENTRIES} images of device code", where=where)
+                yield header
+
+
+def fat_binary(data: Buffer, at: int) -> tuple[int, int] | None:
+    """Where the entries begin and end of the fat binary whose header is at ``at``; None if none is there."""
+    magic, _version, header, size = _FAT_BINARY.unpack_from(data, at)
+    return None if magic != _MAGIC or header < _FAT_BINARY.size else (at + header, at + header + size)
+
+
+def entry_payload(data: Buffer, at: int) -> tuple[int, int] | None:
+    """Where the payload of the entry lies whose header is at ``at``; None if it cannot be one."""
+    _kind, _version, header, size, _number, _flags = _ENTRY.unpack_from(data, at)
+    return None if header < _ENTRY.size else (at + header, at + header + size)
+
+
+def _headers(view: memoryview, at: int, stop: int, where: str) -> Iterator[Header]:
+    start = at
+    while at + _FAT_BINARY.size <= stop:
+        if not any(view[at : at + 4]):
             at += _ALIGNMENT  # padding between fat binaries
             continue
-        end = at + header + size
-        if magic != _MAGIC or header < _FAT_BINARY.size or end > len(section):
-            raise ElfError(f"no fat binary at byte {at} of its section, or a cut one", where=where)
-        at += header
+        entries = fat_binary(view, at)
+        if entries is None or entries[1] > stop:
+            raise ElfError(f"no fat binary at byte {at - start} of its section, or a cut one", where=where)
+        yield Header(at, entries[0] - at, None)
+        at, end = entries
         while at < end:
             if at + _ENTRY.size > end:
                 raise ElfError("a fat binary ends inside the header of an entry", where=where)
-            kind, _version, header, size, number, flags = _ENTRY.unpack_from(section, at)
-            at += header + size
-            count += 1
-            if header < _ENTRY.size or at > end or count > MAX_ENTRIES:
+            kind, _version, header, size, number, flags = _ENTRY.unpack_from(view, at)
+            if header < _ENTRY.size or at + header + size > end:
                 raise ElfError("an entry of a fat binary is larger than what holds it", where=where)
-            yield kind, number, "a" if flags & _SPECIFIC else "f" if flags & _FAMILY else ""
+            yield Header(at, header, (kind, number, "a" if flags & _SPECIFIC else "f" if flags & _FAMILY else ""))
+            at += header + size

@@ -32,6 +32,9 @@ class Files(Protocol):
     def open(self, path: str) -> AbstractContextManager[memoryview]:
         """The bytes of a file."""
 
+    def outline(self, path: str) -> AbstractContextManager[memoryview]:
+        """An object as far as it is looked at here; what is not looked at may read as zeros."""
+
 
 class ObjectCache:
     """Every object is opened and parsed once, and stays open until the end of the context.
@@ -87,7 +90,7 @@ class ObjectCache:
     def _bytes(self, real: str) -> memoryview:
         if real not in self._data:
             try:
-                self._data[real] = self._open.enter_context(self.files.open(real))
+                self._data[real] = self._open.enter_context(self.files.outline(real))
             except ElfError:
                 raise
             except IntegrityError as error:

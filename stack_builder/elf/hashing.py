@@ -16,7 +16,7 @@ from stack_builder.elf.layout import ElfError, Layout
 MAX_CHAIN = 1024
 """Symbols in one chain. Linkers aim at 2 to 8; a longer one means damage, or an attempt to make us slow."""
 
-_DT_HASH, _DT_GNU_HASH = 4, 0x6FFFFEF5
+DT_HASH, DT_GNU_HASH = 4, 0x6FFFFEF5
 
 
 def gnu_hash(name: bytes) -> int:
@@ -57,6 +57,13 @@ class HashTable(Protocol):
 
     def symbol_count(self) -> int:
         """One more than the highest symbol index it leads to; 0 if it is empty.
+
+        Raises:
+            ElfError: the table is damaged.
+        """
+
+    def size(self) -> int:
+        """Bytes that the table takes in the file.
 
         Raises:
             ElfError: the table is damaged.
@@ -123,6 +130,11 @@ class GnuHashTable:
                 return at + self.first + 1
         raise ElfError("the last chain of DT_GNU_HASH has no end", where=self._where)
 
+    def size(self) -> int:
+        """See :class:`HashTable`."""
+        chained = max(0, self.symbol_count() - self.first)
+        return 16 + len(self._bloom) * 8 + len(self._buckets) * 4 + chained * 4
+
 
 class SysvHashTable:
     """``DT_HASH``."""
@@ -166,6 +178,10 @@ class SysvHashTable:
         """See :class:`HashTable`: its second word."""
         return len(self._next)
 
+    def size(self) -> int:
+        """See :class:`HashTable`."""
+        return 8 + (len(self._buckets) + len(self._next)) * 4
+
 
 def hash_table(layout: Layout) -> HashTable | None:
     """The table that ld.so would use, or None where the object has neither.
@@ -173,10 +189,10 @@ def hash_table(layout: Layout) -> HashTable | None:
     Raises:
         ElfError: it is damaged.
     """
-    address = layout.tags.get(_DT_GNU_HASH)
+    address = layout.tags.get(DT_GNU_HASH)
     if address is not None:
         return GnuHashTable(layout.from_address(address, "DT_GNU_HASH"), layout.where)
-    address = layout.tags.get(_DT_HASH)
+    address = layout.tags.get(DT_HASH)
     if address is not None:
         return SysvHashTable(layout.from_address(address, "DT_HASH"), layout.where)
     return None

@@ -34,6 +34,7 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
+_PF_X = 1
 _PN_XNUM = 0xFFFF
 _DT_NULL, _DT_NEEDED = 0, 1
 
@@ -107,6 +108,7 @@ class Layout:
         needed: ``DT_NEEDED`` string offsets, in order.
         dynamic: whether the dynamic section could be read (a prefix may end before it).
         interpreter: ``PT_INTERP``, for programs.
+        headers: (start, end) in the file of what was read: the program headers, the dynamic section, ``PT_INTERP``.
     """
 
     data: memoryview
@@ -117,6 +119,7 @@ class Layout:
     needed: tuple[int, ...]
     dynamic: bool
     interpreter: str | None
+    headers: tuple[tuple[int, int], ...]
 
     def from_address(self, address: int, what: str) -> memoryview:
         """Bytes from a virtual address to the end of its segment.
@@ -124,10 +127,22 @@ class Layout:
         Raises:
             ElfError: no segment holds the address.
         """
+        segment = self._segment(address, what)
+        return self.data[segment.offset + address - segment.address : segment.offset + segment.size]
+
+    def offset_of(self, address: int) -> int:
+        """The offset in the file of what appears at a virtual address.
+
+        Raises:
+            ElfError: no segment holds the address.
+        """
+        segment = self._segment(address, "an address")
+        return segment.offset + address - segment.address
+
+    def _segment(self, address: int, what: str) -> Segment:
         for segment in self.segments:
-            into = address - segment.address
-            if 0 <= into < segment.size:
-                return self.data[segment.offset + into : segment.offset + segment.size]
+            if 0 <= address - segment.address < segment.size:
+                return segment
         raise ElfError(f"{what} lies outside every segment ({address:#x})", where=self.where)
 
     def at_address(self, address: int, size: int, what: str) -> memoryview:
@@ -164,6 +179,7 @@ def read_layout(data: Buffer, where: str, *, complete: bool = True) -> Layout:
     segments: list[Segment] = []
     dynamic: Segment | None = None
     interpreter: str | None = None
+    headers = [_program_header_table(view)]
     for kind, offset, address, size in _program_headers(view, where):
         inside = max(0, min(size, len(view) - offset))
         if complete and inside < size and kind in (_PT_LOAD, _PT_DYNAMIC):
@@ -172,7 +188,9 @@ def read_layout(data: Buffer, where: str, *, complete: bool = True) -> Layout:
             segments.append(Segment(address, offset, inside))
         elif kind == _PT_DYNAMIC and inside == size:
             dynamic = Segment(address, offset, size)
+            headers.append((offset, offset + size))
         elif kind == _PT_INTERP and 0 < inside < MAX_STRING:
+            headers.append((offset, offset + inside))
             interpreter = text(bytes(view[offset : offset + inside]).split(b"\0", 1)[0])
     tags: dict[int, int] = {}
     needed: list[int] = []
@@ -182,7 +200,43 @@ def read_layout(data: Buffer, where: str, *, complete: bool = True) -> Layout:
                 needed.append(value)
             else:
                 tags[tag] = value
-    return Layout(view, where, identity, tuple(segments), tags, tuple(needed), dynamic is not None, interpreter)
+    return Layout(
+        data=view,
+        where=where,
+        identity=identity,
+        segments=tuple(segments),
+        tags=tags,
+        needed=tuple(needed),
+        dynamic=dynamic is not None,
+        interpreter=interpreter,
+        headers=tuple(headers),
+    )
+
+
+def _program_header_table(view: memoryview) -> tuple[int, int]:
+    """Where it lies; not held against the file's size yet."""
+    fields = _HEADER.unpack_from(view)
+    return fields[5], fields[5] + fields[9] * fields[10]
+
+
+def machine_code(data: Buffer) -> list[tuple[int, int]]:
+    """Where the executable segments lie, but for one that holds the ELF header: (start, end) in the file.
+
+    Args:
+        data: the first bytes of a file.
+
+    Returns:
+        nothing for what is not ELF, is not read here, or has its program headers elsewhere.
+    """
+    view = memoryview(data)
+    identity = identify(view)
+    if identity is None or not identity.readable or len(view) < _HEADER.size:
+        return []
+    table, end = _program_header_table(view)
+    if (end - table) % _PROGRAM_HEADER.size or end > len(view):
+        return []
+    rows = _PROGRAM_HEADER.iter_unpack(view[table:end])
+    return sorted((row[2], row[2] + row[5]) for row in rows if row[0] == _PT_LOAD and row[1] & _PF_X and row[2])
 
 
 def _program_headers(view: memoryview, where: str) -> Iterator[tuple[int, int, int, int]]:
@@ -211,6 +265,21 @@ def _dynamic_entries(view: memoryview, dynamic: Segment, where: str) -> Iterator
         if index >= MAX_DYNAMIC_ENTRIES:
             raise ElfError(f"a dynamic section of more than {MAX_DYNAMIC_ENTRIES} entries", where=where)
         yield entry
+
+
+def section_tables(data: Buffer, where: str) -> list[tuple[int, int]]:
+    """Where the section headers and their names lie: (start, end) in the file; empty where the file has none.
+
+    Raises:
+        ElfError: they lie outside the file.
+    """
+    view = memoryview(data)
+    if not sections(view, where):
+        return []
+    fields = _HEADER.unpack_from(view)
+    table, entry_size, count, names_index = fields[6], fields[11], fields[12], fields[13]
+    row = _SECTION_HEADER.unpack_from(view, table + names_index * entry_size)
+    return [(table, table + entry_size * count), (row[4], row[4] + row[5])]
 
 
 def sections(data: Buffer, where: str) -> tuple[Section, ...]:

@@ -118,6 +118,12 @@ def string_table(layout: Layout) -> StringTable:
     return StringTable(layout.at_address(address, layout.tags.get(_DT_STRSZ, 0), "DT_STRTAB"), layout.where)
 
 
+def string_extents(layout: Layout) -> Iterator[tuple[int, int]]:
+    """Yield (address, size) of ``DT_STRTAB``, if there is one."""
+    if _DT_STRTAB in layout.tags:
+        yield layout.tags[_DT_STRTAB], layout.tags.get(_DT_STRSZ, 0)
+
+
 def exports(data: Buffer, where: str) -> Iterator[tuple[str, str | None]]:
     """Yield (name, version) of every symbol that other objects can bind to.
 

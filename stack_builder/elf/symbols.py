@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from stack_builder.elf.hashing import gnu_hash, hash_table
+from stack_builder.elf.hashing import DT_GNU_HASH, DT_HASH, gnu_hash, hash_table
 from stack_builder.elf.layout import MAX_NAME_BYTES, ElfError, Layout, StringTable, sections, text
 from stack_builder.elf.versions import INDEX_MASK, NeededVersion
 
@@ -91,6 +91,17 @@ class SymbolTable:
         if count == 0:
             count = self._count_from_sections() or self._count_from_neighbour()
         return self._bounded(count)
+
+    def extents(self) -> Iterator[tuple[int, int]]:
+        """Yield (address, size) of the symbol table, its versions and its hash table."""
+        tags = self._layout.tags
+        count = max(self.count(), self._first_hashed() or 0)
+        if self._hash is not None:
+            yield tags.get(DT_GNU_HASH) or tags[DT_HASH], self._hash.size()
+        if _DT_SYMTAB in tags:
+            yield tags[_DT_SYMTAB], count * _SYMBOL.size
+        if self._versions is not None:
+            yield tags[_DT_VERSYM], count * 2
 
     def undefined(self) -> list[Reference]:
         """What other objects must define, in table order.

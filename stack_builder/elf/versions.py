@@ -7,6 +7,7 @@ number of records is bounded all the same.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stack_builder.elf.layout import ElfError, Layout, StringTable, text
@@ -96,6 +97,37 @@ def defined_versions(layout: Layout, strings: StringTable) -> dict[int, str]:
             break
         at += following
     return found
+
+
+def extents(layout: Layout) -> Iterator[tuple[int, int]]:
+    """Yield (address, size) of both tables, as far as the two functions above read them.
+
+    Raises:
+        ElfError: a record lies outside the file.
+    """
+    for tag, number, record, aux_record, aux_field in (
+        (_DT_VERNEED, _DT_VERNEEDNUM, _VERNEED, _VERNAUX, 3),
+        (_DT_VERDEF, _DT_VERDEFNUM, _VERDEF, _VERDAUX, 5),
+    ):
+        address = layout.tags.get(tag)
+        if address is None:
+            continue
+        table = layout.from_address(address, "a version table")
+        at = end = 0
+        for _ in range(min(layout.tags.get(number, 0), MAX_VERSIONS)):
+            row = _unpack(record, table, at, layout)
+            aux = at + row[aux_field]
+            for _ in range(min(row[1], MAX_VERSIONS) if record is _VERNEED else bool(row[3])):
+                following = _unpack(aux_record, table, aux, layout)[-1]
+                end = max(end, aux + aux_record.size)
+                if following == 0:
+                    break
+                aux += following
+            end = max(end, at + record.size)
+            if row[-1] == 0:
+                break
+            at += row[-1]
+        yield address, end
 
 
 def _unpack(record: struct.Struct, table: memoryview, at: int, layout: Layout) -> tuple[int, ...]:

@@ -48,5 +48,15 @@ class FileTree(Protocol):
             IntegrityError: the container that holds it is damaged.
         """
 
+    def outline(self, path: str) -> AbstractContextManager[memoryview]:
+        """An object as far as static reading looks: headers, dynamic tables, headers of device code.
+
+        Everything else may read as zeros (:mod:`stack_builder.elf.outline`), so that a library of a gigabyte need not
+        be unpacked. A file that is no object is given as it is.
+
+        Raises:
+            as :meth:`open`.
+        """
+
     def prefix(self, path: str, size: int) -> bytes:
         """The first ``size`` bytes, as cheaply as the container allows."""

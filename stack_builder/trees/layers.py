@@ -1,114 +1,180 @@
-"""One layer of an image as a plain tar in memory's reach: decompressed once into the cache, then mapped."""
+"""One layer of an image: what it brings and removes, and the bytes of its files.
+
+A plain tar is looked at where it lies. Of a compressed one a pack is made once (:mod:`stack_builder.trees.packs`); what
+the pack does not hold is decompressed again when it is asked for.
+"""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import importlib
-import io
-import zlib
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from typing import BinaryIO, cast
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple, cast
 
-from stack_builder.errors import IntegrityError, MachineError
+from stack_builder.errors import IntegrityError
+from stack_builder.trees import tars
 from stack_builder.trees.blobs import Blobs
 from stack_builder.trees.mapping import mapped
 from stack_builder.trees.members import MemberCache
+from stack_builder.trees.packs import WHOLE, PackWriter, is_object, read_index
 
-MAX_LAYER = 64 << 30
-"""Bytes of a decompressed layer."""
-
-MAX_FILES = 1_000_000
-"""Files of an image; the largest images of this field have a third of that."""
-
-FREE_EXPANSION = 256 << 20
-MAX_EXPANSION = 100
-"""Decompressed bytes per byte of the layer, beyond :data:`FREE_EXPANSION` bytes; real layers stay below 10."""
-
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_CHUNK = 1 << 20
+FILE: Final = "file"
+OUTLINE: Final = "outline"
+ABSENT: Final = "absent"
+"""Regular files of which all bytes are at hand, the outline alone, nothing."""
+DIRECTORY: Final = "directory"
+LINK: Final = "link"
+HARD_LINK: Final = "hard link"
+OTHER: Final = "other"
 
 
-def check_expansion(packed: int, size: int, where: object) -> None:
-    """Refuse a layer of ``packed`` bytes that has given ``size`` bytes so far, where that is too much.
+class Row(NamedTuple):
+    """One member of a layer's tar.
 
-    Raises:
-        IntegrityError: it is a bomb.
+    Attributes:
+        number: its place in the tar, from 0.
+        name: as the tar has it.
+        kind: one of the names above.
+        size: of a regular file.
+        offset: of its bytes, or of its outline, in the layer's data.
+        link: target of a link.
     """
-    if size > MAX_LAYER or size > FREE_EXPANSION + MAX_EXPANSION * packed:
-        what = f"expands to more than {size >> 20} MiB from {packed} bytes: a decompression bomb"
-        raise IntegrityError(what, where=where, fix="do not use this image")
+
+    number: int
+    name: str
+    kind: str
+    size: int
+    offset: int
+    link: str
 
 
-def open_layer(blobs: Blobs, name: str, digest: str | None, cache: MemberCache) -> AbstractContextManager[memoryview]:
-    """The tar of a layer.
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """A layer, opened.
 
-    A plain one is looked at where it lies. A compressed one is decompressed into the cache, under its digest, which is
-    checked on the way; without a digest its content is hashed first.
+    Attributes:
+        rows: its members in order.
+        data: the tar, or the pack that was made of it.
+        unpack: gives a regular file that the data do not hold as a whole.
+    """
+
+    rows: tuple[Row, ...]
+    data: memoryview
+    unpack: Callable[[Row], AbstractContextManager[memoryview]]
+
+    def open(self, row: Row) -> AbstractContextManager[memoryview]:
+        """The bytes of a regular file."""
+        return self._slice(row) if row.kind == FILE else self.unpack(row)
+
+    def outline(self, row: Row) -> AbstractContextManager[memoryview]:
+        """A regular file as far as the linker looks: see :meth:`stack_builder.trees.FileTree.outline`."""
+        return self._slice(row) if row.kind in (FILE, OUTLINE) else self.unpack(row)
+
+    @contextmanager
+    def _slice(self, row: Row) -> Iterator[memoryview]:
+        yield self.data[row.offset : row.offset + row.size]
+
+
+def prepare_layer(blobs: Blobs, name: str, digest: str | None, cache: MemberCache) -> Path | None:
+    """Make the pack of a compressed layer, if it is not there; None for one that is not compressed.
+
+    The layer is read to its end, and its digest is checked; without a digest its content is hashed first.
 
     Raises:
         IntegrityError: it does not have its digest, or is damaged.
         MachineError: compressed with zstd, and nothing here can read that.
     """
-    with blobs.open(name) as packed:
-        magic = bytes(packed[:4])
-        if not magic.startswith(_GZIP) and magic != _ZSTD:
-            return blobs.open(name)
-        digest = digest or f"sha256:{hashlib.sha256(packed).hexdigest()}"
-        where = f"{blobs.where}: {name}"
-        unpacked = cache.get(f"layer {digest}", None, lambda: _decompressed(packed, digest, where))
-    return mapped(unpacked)
+    where = f"{blobs.where}: {name}"
+    with blobs.open(name) as blob:
+        if not tars.is_packed(blob):
+            return None
+        known = _digest(blob, digest)
+
+        def write(file: BinaryIO) -> None:
+            _write_pack(PackWriter(file, cache.folder), tars.decompressed(blob, known, where), where)
+
+        return cache.make(f"layer pack 1\0{known}", None, write)
 
 
-def _decompressed(packed: memoryview, digest: str, where: str) -> Iterator[bytes]:
-    """Yield a layer's tar; the digest of what was read is right, or the last step raises."""
-    hashed = hashlib.sha256()
-    size = 0
-    source = _Hashed(packed, hashed.update)
-    stream = _zstd(source, where) if bytes(packed[:4]) == _ZSTD else cast(BinaryIO, gzip.GzipFile(fileobj=source))
-    try:
-        while data := stream.read(_CHUNK):
-            size += len(data)
-            check_expansion(len(packed), size, where)
-            yield data
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise IntegrityError(f"the layer is damaged ({error})", where=where) from error
-    while source.read(_CHUNK):
-        pass
-    if f"sha256:{hashed.hexdigest()}" != digest:
-        raise IntegrityError(f"the layer's digest is sha256:{hashed.hexdigest()}, not {digest}", where=where)
+@contextmanager
+def open_layer(blobs: Blobs, name: str, digest: str | None, cache: MemberCache) -> Iterator[Layer]:
+    """Open a layer for the time of the context.
+
+    Raises:
+        as :func:`prepare_layer`.
+    """
+    where = f"{blobs.where}: {name}"
+    pack = prepare_layer(blobs, name, digest, cache)
+    if pack is None:
+        with blobs.open(name) as blob:
+            yield Layer(tuple(_plain_rows(blob, where)), blob, _not_regular)
+        return
+
+    def unpack(row: Row) -> AbstractContextManager[memoryview]:
+        with blobs.open(name) as blob:
+            known = _digest(blob, digest)
+            identity = f"layer file 1\0{known}\0{row.number}"
+            return mapped(
+                cache.get(identity, row.size, lambda: _member(tars.decompressed(blob, known, where), row, where))
+            )
+
+    with mapped(pack) as data:
+        rows = cast("list[tuple[int, str, str, int, int, str]]", read_index(data, str(pack)))
+        yield Layer(tuple(Row(*row) for row in rows), data, unpack)
 
 
-class _Hashed(io.RawIOBase):
-    """A file over a buffer that is hashed as it is read."""
-
-    def __init__(self, data: memoryview, update: object) -> None:
-        assert callable(update)
-        self._data, self._update, self._at = data, update, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: object, /) -> int:
-        view = memoryview(target).cast("B")  # type: ignore[arg-type]
-        chunk = self._data[self._at : self._at + len(view)]
-        view[: len(chunk)] = chunk
-        self._at += len(chunk)
-        self._update(chunk)
-        return len(chunk)
+def _digest(blob: memoryview, digest: str | None) -> str:
+    return digest or f"sha256:{hashlib.sha256(blob).hexdigest()}"
 
 
-def _zstd(source: io.RawIOBase, where: str) -> BinaryIO:
-    """A zstd stream: the standard library reads them from Python 3.14 on, the zstandard package before."""
-    for module, opener in (("compression.zstd", "ZstdFile"), ("zstandard", "open")):
-        try:
-            found = importlib.import_module(module)
-        except ImportError:
-            continue
-        return cast(BinaryIO, getattr(found, opener)(source, "rb"))
-    raise MachineError(
-        "the layer is compressed with zstd, which this Python cannot read",
-        where=where,
-        fix="pip install zstandard, or write the image with gzip layers",
-    )
+def _not_regular(row: Row) -> AbstractContextManager[memoryview]:
+    raise IntegrityError("not a regular file", where=row.name)
+
+
+def _write_pack(writer: PackWriter, chunks: Iterator[bytes], where: str) -> None:
+    stream = tars.Forward(chunks, where)
+    rows = []
+    for number, member in enumerate(tars.members(stream, where)):
+        kind, offset = _kind(member), 0
+        if kind == FILE and member.size <= WHOLE:
+            offset = writer.whole(stream.take(member.size))
+        elif kind == FILE:
+            kind = ABSENT
+            if is_object(stream.peek()):
+                made = writer.outline(member.size, stream.take(member.size), f"{where}: {member.name}")
+                kind, offset = (ABSENT, 0) if made is None else (OUTLINE, made)
+        rows.append(_row(number, member, kind, offset))
+    stream.drain()
+    writer.finish(rows)
+
+
+def _plain_rows(blob: memoryview, where: str) -> Iterator[Row]:
+    stream = tars.Forward(iter([blob]), where)
+    for number, member in enumerate(tars.members(stream, where)):
+        kind = _kind(member)
+        if kind == FILE and member.offset_data + member.size > len(blob):
+            raise IntegrityError(f"{member.name} is cut off", where=where)
+        yield _row(number, member, kind, member.offset_data)
+
+
+def _row(number: int, member: tarfile.TarInfo, kind: str, offset: int) -> Row:
+    return Row(number, member.name, kind, member.size if member.isreg() else 0, offset, member.linkname)
+
+
+def _kind(member: tarfile.TarInfo) -> str:
+    tests = ((member.isdir, DIRECTORY), (member.issym, LINK), (member.islnk, HARD_LINK), (member.isreg, FILE))
+    return next((kind for test, kind in tests if test()), OTHER)
+
+
+def _member(chunks: Iterator[bytes], row: Row, where: str) -> Iterator[memoryview]:
+    """Yield the bytes of one member, and then read the layer to its end, so that its digest is checked."""
+    stream = tars.Forward(chunks, where)
+    for number, _member in enumerate(tars.members(stream, where)):
+        if number == row.number:
+            yield from stream.take(row.size)
+            stream.drain()
+            return
+    raise IntegrityError(f"{row.name} is not in it any more", where=where)

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from stack_builder.errors import IntegrityError
 
@@ -33,6 +34,23 @@ def mapped(path: Path) -> Iterator[memoryview]:
         pages = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
     finally:
         os.close(handle)
+    with _viewed(pages) as view:
+        yield view
+
+
+@contextmanager
+def mapped_file(file: IO[bytes]) -> Iterator[memoryview]:
+    """Map an open regular file, whose bytes have been flushed, for the time of the context."""
+    size = os.fstat(file.fileno()).st_size
+    if size == 0:
+        yield memoryview(b"")
+        return
+    with _viewed(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)) as view:
+        yield view
+
+
+@contextmanager
+def _viewed(pages: mmap.mmap) -> Iterator[memoryview]:
     view = memoryview(pages)
     try:
         yield view

@@ -1,4 +1,4 @@
-"""Large members of archives, unpacked once into the cache and mapped from there.
+"""What was unpacked of archives, once, into the cache, and is mapped from there.
 
 ``<cache>/members/ab/abcdef…``, by the sha256 of what identifies a member. A file is there only once it is whole. The
 folder is kept below a bound: what was not used for longest goes first. A member that is mapped when it is removed
@@ -11,12 +11,14 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from stack_builder import resources
 from stack_builder.files import atomic_writer
+from stack_builder.trees import Buffer
 
-MAX_BYTES = 24 << 30
-"""What the folder may hold; the shared objects of one CUDA 13 stack have 8.3 GB."""
+MAX_BYTES = 8 << 30
+"""What the folder may hold; what is kept of one CUDA 13 stack has a gigabyte or less."""
 
 
 class MemberCache:
@@ -28,10 +30,10 @@ class MemberCache:
     """
 
     def __init__(self, folder: Path | None = None, max_bytes: int = MAX_BYTES) -> None:
-        self._folder = folder or resources.cache() / "members"
+        self.folder = folder or resources.cache() / "members"
         self._max_bytes = max_bytes
 
-    def get(self, identity: str, size: int | None, unpack: Callable[[], Iterable[bytes]]) -> Path:
+    def get(self, identity: str, size: int | None, unpack: Callable[[], Iterable[Buffer]]) -> Path:
         """Give the file of a member, unpacking it if it is not there.
 
         Args:
@@ -39,8 +41,23 @@ class MemberCache:
             size: of its content, where known.
             unpack: yields its content and checks it; called at most once.
         """
+
+        def write(file: BinaryIO) -> None:
+            for data in unpack():
+                file.write(data)
+
+        return self.make(identity, size, write)
+
+    def make(self, identity: str, size: int | None, write: Callable[[BinaryIO], None]) -> Path:
+        """Give the file of that identity, writing it if it is not there.
+
+        Args:
+            identity: as for :meth:`get`.
+            size: that the file has, where known.
+            write: writes the content to a new file, with holes if it likes; called at most once.
+        """
         name = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
-        path = self._folder / name[:2] / name
+        path = self.folder / name[:2] / name
         try:
             if size is None or path.stat().st_size == size:
                 os.utime(path)
@@ -49,19 +66,18 @@ class MemberCache:
             pass
         self._make_room(size or 0)
         with atomic_writer(path, mode=0o444) as file:
-            for data in unpack():
-                file.write(data)
+            write(file)
         return path
 
     def _make_room(self, size: int) -> None:
         """Remove what was not used for longest until ``size`` more bytes fit; another process may do the same."""
         found = []
-        for path in self._folder.glob("*/*"):
+        for path in self.folder.glob("*/*"):
             try:
                 status = path.stat()
             except FileNotFoundError:
                 continue
-            found.append((status.st_mtime, status.st_size, path))
+            found.append((status.st_mtime, status.st_blocks * 512, path))  # packs have holes
         total = sum(each[1] for each in found) + size
         for _used, freed, path in sorted(found):
             if total <= self._max_bytes:

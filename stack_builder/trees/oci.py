@@ -6,12 +6,12 @@ OCI image layer filesystem changeset, specification 1.1: ``.wh.NAME`` removes NA
 
 from __future__ import annotations
 
+import os
 import posixpath
-import tarfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from io import RawIOBase
 from pathlib import Path
 from typing import Self
 
@@ -19,31 +19,28 @@ from stack_builder.errors import IntegrityError
 from stack_builder.trees import Entry
 from stack_builder.trees.blobs import Image, find_image, open_blobs
 from stack_builder.trees.index import Index
-from stack_builder.trees.layers import MAX_FILES, open_layer
+from stack_builder.trees.layers import DIRECTORY, HARD_LINK, LINK, OTHER, Layer, Row, open_layer, prepare_layer
 from stack_builder.trees.members import MemberCache
-
-MAX_NAMES = 256 << 20
-"""Characters of all paths of an image."""
+from stack_builder.trees.tars import MAX_FILES, MAX_NAMES
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    layer: memoryview
-    offset: int
-    size: int
+    layer: Layer
+    row: Row
 
 
 class OciTree:
     """The root file system of an image.
 
-    A context: the layers stay mapped until it is left. Compressed layers are decompressed into the cache, once.
+    A context: the layers stay mapped until it is left. What is read of compressed layers is kept in the cache.
 
     Args:
         path: an OCI layout (directory or tar), or a tar from ``docker save``.
         machine: the image of which architecture: ``x86_64`` or ``aarch64``.
-        cache: where layers are decompressed; the user's cache by default.
+        cache: where that is kept; the user's cache by default.
 
     Attributes:
         image: configuration and layers.
@@ -60,8 +57,11 @@ class OciTree:
         self._open = ExitStack()
         self._index: Index[_Place | None] = Index()
         cache = cache or MemberCache()
+        layers = list(zip(self.image.layers, self.image.digests, strict=True))
         try:
-            for name, digest in zip(self.image.layers, self.image.digests, strict=True):
+            with ThreadPoolExecutor(os.cpu_count()) as pool:  # decompressing and hashing release the lock
+                list(pool.map(lambda layer: prepare_layer(blobs, layer[0], layer[1], cache), layers))
+            for name, digest in layers:
                 layer = self._open.enter_context(open_layer(blobs, name, digest, cache))
                 self._apply(layer, f"{path}: {name}")
         except BaseException:
@@ -90,65 +90,59 @@ class OciTree:
         """See :class:`~stack_builder.trees.FileTree`."""
         return self._index.resolve(path)
 
-    @contextmanager
-    def open(self, path: str) -> Iterator[memoryview]:
+    def open(self, path: str) -> AbstractContextManager[memoryview]:
         """See :class:`~stack_builder.trees.FileTree`."""
-        place = self._index.value(path)
-        if place is None:
-            raise IntegrityError("not a regular file", where=path)
-        yield place.layer[place.offset : place.offset + place.size]
+        place = self._regular(path)
+        return place.layer.open(place.row)
+
+    def outline(self, path: str) -> AbstractContextManager[memoryview]:
+        """See :class:`~stack_builder.trees.FileTree`."""
+        place = self._regular(path)
+        return place.layer.outline(place.row)
 
     def prefix(self, path: str, size: int) -> bytes:
         """See :class:`~stack_builder.trees.FileTree`."""
         with self.open(path) as view:
             return bytes(view[:size])
 
-    def _apply(self, layer: memoryview, where: str) -> None:
+    def _regular(self, path: str) -> _Place:
+        place = self._index.value(path)
+        if place is None:
+            raise IntegrityError("not a regular file", where=path)
+        return place
+
+    def _apply(self, layer: Layer, where: str) -> None:
         """Lay one layer over those before it: first what it removes, then what it brings."""
-        try:
-            with tarfile.open(fileobj=_File(layer), mode="r:") as archive:
-                members = []
-                names = 0
-                for member in archive:
-                    archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all a second time
-                    members.append((_path(member.name, where), member))
-                    names += len(member.name) + len(member.linkname)
-                    if len(members) > MAX_FILES or names > MAX_NAMES:
-                        raise IntegrityError(f"more than {MAX_FILES} files in one layer, or endless names", where=where)
-        except (tarfile.TarError, ValueError) as error:
-            raise IntegrityError(f"the layer is no readable tar ({error})", where=where) from error
         brought = []
-        for path, member in members:
+        for row in layer.rows:
+            path = _path(row.name, where)
             parent, _, name = path.rpartition("/")
             if name == _OPAQUE:
                 self._index.empty(parent or "/")
             elif name.startswith(_WHITEOUT):
                 self._index.remove(f"{parent}/{name.removeprefix(_WHITEOUT)}")
             else:
-                brought.append((path, member))
-        for path, member in brought:
-            self._add(path, member, layer, where)
+                brought.append((path, row))
+        for path, row in brought:
+            self._add(path, row, layer, where)
             if len(self._index) > MAX_FILES or self._index.names > MAX_NAMES:
                 raise IntegrityError(f"more than {MAX_FILES} files in all, or endless names", where=where)
 
-    def _add(self, path: str, member: tarfile.TarInfo, layer: memoryview, where: str) -> None:
-        if member.isdir():
+    def _add(self, path: str, row: Row, layer: Layer, where: str) -> None:
+        if row.kind == DIRECTORY:
             self._index.add_directory(path)
             return
         if path == "/":
             raise IntegrityError("a layer holds a file in place of the root", where=where)
         place: _Place | None = None
         size, link = 0, None
-        if member.issym():
-            link = member.linkname or "."
-        elif member.islnk():
-            target = _path(member.linkname, where)
-            place = self._index.at(target)
-            size = place.size if place else 0
-        elif member.isreg():
-            if member.offset_data + member.size > len(layer):
-                raise IntegrityError(f"{path} is cut off", where=where)
-            place, size = _Place(layer, member.offset_data, member.size), member.size
+        if row.kind == LINK:
+            link = row.link or "."
+        elif row.kind == HARD_LINK:
+            place = self._index.at(_path(row.link, where))
+            size = place.row.size if place else 0
+        elif row.kind != OTHER:
+            place, size = _Place(layer, row), row.size
         self._index.put(Entry(path, size, link), place)
 
 
@@ -162,23 +156,3 @@ def _path(name: str, where: str) -> str:
     if ".." in parts or "\0" in name or len(name) > 4096:
         raise IntegrityError(f"a layer holds the path {name[:200]!r}", where=where)
     return posixpath.normpath("/" + name.lstrip("/"))
-
-
-class _File(RawIOBase):
-    """A file over mapped memory, for tarfile; it seeks over contents and reads headers."""
-
-    def __init__(self, view: memoryview) -> None:
-        self._view, self._at = view, 0
-
-    def read(self, size: int = -1, /) -> bytes:
-        end = len(self._view) if size < 0 else self._at + size
-        data = bytes(self._view[self._at : end])
-        self._at += len(data)
-        return data
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        self._at = offset + (0, self._at, len(self._view))[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at

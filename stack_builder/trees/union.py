@@ -39,6 +39,10 @@ class UnionTree:
         """See :class:`~stack_builder.trees.FileTree`."""
         return self._holder(path).open(path)
 
+    def outline(self, path: str) -> AbstractContextManager[memoryview]:
+        """See :class:`~stack_builder.trees.FileTree`."""
+        return self._holder(path).outline(path)
+
     def prefix(self, path: str, size: int) -> bytes:
         """See :class:`~stack_builder.trees.FileTree`."""
         return self._holder(path).prefix(path, size)

@@ -1,23 +1,28 @@
 """Wheels as the files that they will be: one virtual environment, nothing installed.
 
-Members are read from the zip where they lie. A stored one is a slice of the mapped wheel; a deflated one is unpacked
-once, small ones into memory, large ones into the cache, from where they are mapped: a library of a gigabyte never
-stands in memory. Paths follow PyPA's binary distribution format (``.data`` folders go where their scheme says).
+Members are read from the zip where they lie. A stored one is a slice of the mapped wheel. Of the deflated objects the
+outlines go into one pack per wheel, once. Any other deflated member is unpacked: a small one into memory, a large one
+into the cache, from where it is mapped, so that a library of a gigabyte never stands in memory. Paths follow PyPA's
+binary distribution format (``.data`` folders go where their scheme says).
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self, cast
 
 from stack_builder.trees import Entry
 from stack_builder.trees.index import Index
 from stack_builder.trees.mapping import mapped
 from stack_builder.trees.members import MemberCache
+from stack_builder.trees.packs import WHOLE, PackWriter, is_object, read_index
 from stack_builder.wheels import names
 from stack_builder.wheels.archive import STORED, WheelArchive
 from stack_builder.wheels.zipformat import Entry as ZipEntry
@@ -77,6 +82,8 @@ class WheelsTree:
         self._cache = cache or MemberCache()
         self._open = ExitStack()
         self._index: Index[_Member] = Index()
+        self._wheels: list[_Wheel] = []
+        self._outlines: dict[_Wheel, tuple[memoryview, Mapping[str, int]]] = {}
         self.conflicts: dict[str, list[str]] = {}
         try:
             for path in wheels:
@@ -106,6 +113,19 @@ class WheelsTree:
         with self._opened(member) as view:
             yield view
 
+    def outline(self, path: str) -> AbstractContextManager[memoryview]:
+        """See :class:`~stack_builder.trees.FileTree`; the first call of all reads every wheel that holds objects."""
+        member = self._index.value(path)
+        if member.entry.method == STORED or not _may_be_object(member.entry):
+            return self._opened(member)
+        if not self._outlines:
+            self._read_outlines()
+        pack, offsets = self._outlines[member.wheel]
+        offset = offsets.get(member.entry.name)
+        if offset is None:
+            return self._opened(member)
+        return _held(pack[offset : offset + member.entry.size])
+
     def prefix(self, path: str, size: int) -> bytes:
         """See :class:`~stack_builder.trees.FileTree`; only as much of a member is unpacked."""
         member = self._index.value(path)
@@ -120,6 +140,22 @@ class WheelsTree:
         unpacked = self._cache.get(f"{wheel.identity}\0{entry.name}", entry.size, lambda: wheel.archive.open(entry))
         return mapped(unpacked)
 
+    def _read_outlines(self) -> None:
+        """Open the pack of each wheel, making those that are not there yet."""
+        wheels = [wheel for wheel in self._wheels if any(_may_be_object(entry) for entry in wheel.archive.files())]
+
+        def make(wheel: _Wheel) -> Path:
+            def write(file: BinaryIO) -> None:
+                _write_pack(PackWriter(file, self._cache.folder), wheel.path)
+
+            return self._cache.make(f"wheel pack 1\0{wheel.identity}", None, write)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # decompressing releases the lock
+            packs = list(pool.map(make, wheels))
+        for wheel, path in zip(wheels, packs, strict=True):
+            pack = self._open.enter_context(mapped(path))
+            self._outlines[wheel] = pack, cast("Mapping[str, int]", read_index(pack, str(path)))
+
     def _add(self, path: Path) -> None:
         named = names.parse(path.name)
         file = self._open.enter_context(path.open("rb"))
@@ -127,6 +163,7 @@ class WheelsTree:
         # Whoever can give another file the same path, inode, size and time can as well write to our cache.
         identity = f"{path.resolve()}\0{status.st_dev}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}"
         wheel = _Wheel(WheelArchive(file, path.name), identity, path)
+        self._wheels.append(wheel)
         owner = f"{named.distribution} {named.version}"
         for entry in wheel.archive.files():
             place = self._place(entry.name)
@@ -144,8 +181,30 @@ class WheelsTree:
         return f"{self._site}/{name}"
 
 
+def _may_be_object(entry: ZipEntry) -> bool:
+    """By name or mode; :func:`~stack_builder.wheels.archive.iter_elf_entries` says why that is enough."""
+    return entry.method != STORED and bool(".so" in entry.name or entry.mode & 0o111)
+
+
+def _write_pack(writer: PackWriter, path: Path) -> None:
+    offsets = {}
+    with path.open("rb") as source:
+        archive = WheelArchive(source, path.name)
+        for entry in filter(_may_be_object, archive.files()):
+            chunks = archive.open(entry)
+            first = next(chunks, b"")
+            if not is_object(first):
+                continue
+            content = chain((first,), chunks)
+            if entry.size <= WHOLE:
+                offsets[entry.name] = writer.whole(content)
+            elif (offset := writer.outline(entry.size, content, f"{path.name}: {entry.name}")) is not None:
+                offsets[entry.name] = offset
+    writer.finish(offsets)
+
+
 @contextmanager
-def _held(data: bytes) -> Iterator[memoryview]:
+def _held(data: bytes | memoryview) -> Iterator[memoryview]:
     yield memoryview(data)
 
 

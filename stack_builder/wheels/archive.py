@@ -10,10 +10,11 @@ Nothing is extracted, imported or executed here. A :class:`WheelArchive` moves i
 from __future__ import annotations
 
 import re
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, cast
+
+from isal import isal_zlib
 
 from stack_builder.errors import IntegrityError
 from stack_builder.wheels import zipformat
@@ -21,6 +22,7 @@ from stack_builder.wheels.zipformat import DEFLATED, STORED, Entry
 
 __all__ = ["DEFLATED", "STORED", "Entry", "SeekableFile", "WheelArchive", "iter_elf_entries"]
 
+_IsalError = cast("type[Exception]", isal_zlib.error)  # the stubs call it an instance
 CHUNK = 1 << 20
 _FIRST_CHUNK = 1 << 16
 
@@ -130,7 +132,7 @@ class WheelArchive:
             size += len(data)
             if size > entry.size:
                 raise self._bad("holds more bytes than the central directory says", entry.name)
-            crc = zlib.crc32(data, crc)
+            crc = isal_zlib.crc32(data, crc)
             yield data
         if size != entry.size:
             raise self._bad(f"holds {size} bytes, not {entry.size} as the central directory says", entry.name)
@@ -186,7 +188,7 @@ class WheelArchive:
         if entry.method == STORED:
             yield from self.raw(entry, chunk)
             return
-        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        inflater = isal_zlib.decompressobj(-isal_zlib.MAX_WBITS)
         try:
             for data in self.raw(entry, chunk):
                 while data and not inflater.eof:
@@ -196,7 +198,7 @@ class WheelArchive:
                     raise self._bad("bytes follow the end of its deflate stream", entry.name)
             while not inflater.eof and (rest := inflater.decompress(b"", most)):
                 yield rest
-        except zlib.error as error:
+        except _IsalError as error:
             raise self._bad(f"corrupt deflate stream ({error})", entry.name) from error
         if not inflater.eof:
             raise self._bad("its deflate stream does not end", entry.name)

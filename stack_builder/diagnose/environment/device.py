@@ -13,12 +13,12 @@ from stack_builder.trees import FileTree
 def read_device_code(tree: FileTree, paths: Iterable[str], owners: Mapping[str, str]) -> Iterator[DeviceCode]:
     """Yield what is known of each object that has any; only headers are looked at.
 
-    Each object is mapped for itself and unmapped again: together they have ten gigabytes.
+    Each object is mapped for itself and unmapped again: installed, they have ten gigabytes.
     """
     for path in paths:
         owner = owners.get(path)
         try:
-            with tree.open(path) as data:
+            with tree.outline(path) as data:
                 found = device_code(data, path)
         except ElfError as error:
             yield DeviceCode(path, owner, unread=error.what)
