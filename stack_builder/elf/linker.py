@@ -21,7 +21,7 @@ from stack_builder.elf.object import ElfObject
 from stack_builder.elf.providers import Provider, driver_symbol, provider_of_library, python_symbol
 from stack_builder.elf.relocations import mentioned
 from stack_builder.elf.scope import Scope
-from stack_builder.elf.search import Found, NotFound, Requester, Search, Settings, loaded_again
+from stack_builder.elf.search import LOADERS, Found, NotFound, Requester, Search, Settings, Step, loaded_again
 from stack_builder.elf.symbols import Reference
 
 __all__ = ["Library", "Linked", "MissingLibrary", "MissingSymbol", "MissingVersion", "Process", "how"]
@@ -95,6 +95,7 @@ class Process:
         self._outside = outside
         self._objects = objects
         self._search = Search(objects, settings)
+        self._machine = settings.machine
         self._names = _Names()
         self._program: Requester | None = None
         self._global: list[_Mapped] = []
@@ -112,11 +113,26 @@ class Process:
             ElfError: it is damaged.
         """
         real = self._objects.files.resolve(path)
-        if real is not None and self._objects.object(real).interpreter is not None:
+        interpreter = self._objects.object(real).interpreter if real is not None else None
+        if real is not None and interpreter is not None:
             path = real
+        self._map_loader(interpreter or LOADERS[self._machine])
         linked = self._open(path, parent=None, keep=Keep.ALWAYS, everywhere=True)
         self._search.program = path
         return linked
+
+    def _map_loader(self, path: str) -> None:
+        """The loader itself is part of every process (``elf/rtld.c``): nobody has to find it."""
+        real = self._objects.files.resolve(path)
+        if real is None:
+            return
+        try:
+            elf = self._objects.object(real)
+        except ElfError as error:
+            self._damaged[real] = error.what
+            return
+        found = Found(path, real, Step.LOADED)
+        self._names.add(_Mapped(found, elf, Requester(path, None, None, no_default_directories=False)))
 
     def open(
         self,

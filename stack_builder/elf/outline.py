@@ -26,6 +26,7 @@ Range = tuple[int, int]
 _PROGRAM_HEADERS = 4096  # bytes at the start that hold them in every object met; if not, no machine code is left out
 _FILE_HEADER = 64
 _WORTH = 4096  # bytes of device code that are worth leaving out: a page
+_MAX_HEADER = 64  # bytes; what claims more only happens to hold the magic
 _MAX_LEFT_OUT = fatbin.MAX_ENTRIES
 
 
@@ -80,7 +81,7 @@ class Passing:
                 return self._next
             entries = fatbin.fat_binary(buffer, found)
             self._next = self._at + found + len(fatbin.MAGIC)
-            if entries is not None and (self._at + found) % 8 == 0:
+            if entries is not None and entries[0] - found <= _MAX_HEADER and (self._at + found) % 8 == 0:
                 self._next, self._end = self._at + entries[0], self._at + entries[1]
         return stop
 

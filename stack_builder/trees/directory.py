@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stack_builder.trees import Entry
 from stack_builder.trees.mapping import mapped
-from stack_builder.trees.paths import DIRECTORY, FILE, Resolver
+from stack_builder.trees.paths import DIRECTORY, FILE, Resolver, link_target
 
 
 class DirectoryTree:
@@ -63,7 +63,7 @@ class DirectoryTree:
         try:
             mode = os.lstat(self._root + path).st_mode
             if stat.S_ISLNK(mode):
-                return os.readlink(self._root + path) or None  # noqa: PTH115 - as it is written
+                return link_target(os.readlink(self._root + path))  # noqa: PTH115 - as it is written
         except (OSError, ValueError):  # nothing there, not for us to see, or no name that can exist
             return None
         return DIRECTORY if stat.S_ISDIR(mode) else FILE

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from stack_builder.trees import Entry
-from stack_builder.trees.paths import DIRECTORY, FILE, Resolver
+from stack_builder.trees.paths import DIRECTORY, FILE, Resolver, link_target
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ class Index(Generic[T]):
     def _look(self, path: str) -> str | None:
         found = self._found.get(path)
         if found is not None:
-            return FILE if found[0].link is None else found[0].link
+            return FILE if found[0].link is None else link_target(found[0].link)
         return DIRECTORY if path in self._directories else None
 
     def _changed(self) -> None:

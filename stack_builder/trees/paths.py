@@ -14,6 +14,12 @@ DIRECTORY = "/"
 FILE = ""
 """What a lookup answers for a directory and for a file; None is for nothing, other strings are targets of links."""
 
+
+def link_target(written: str) -> str:
+    """What a lookup answers for a link, told from its answers for directories and files."""
+    return f"{written}." if written in (DIRECTORY, FILE) else written
+
+
 Look = Callable[[str], str | None]
 
 

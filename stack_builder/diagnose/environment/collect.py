@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from stack_builder.diagnose.environment import device, distributions, facts, kernel_loader, nvrtc, objects
 from stack_builder.diagnose.environment import python as pythons
 from stack_builder.diagnose.environment import torch as torches
+from stack_builder.diagnose.environment.listing import read_listing
 from stack_builder.elf.files import ObjectCache
 from stack_builder.elf.layout import ElfError
 from stack_builder.elf.linker import Linked, Process
@@ -75,11 +76,10 @@ def _installed(scene: Scene) -> tuple[facts.Environment, list[str], dict[str, st
         CUDA stack, is not kept.
     """
     tree = scene.tree
-    entries = {entry.path: entry for site in scene.python.site for entry in tree.entries(site)}
+    entries = read_listing(tree, scene.python.site)
     pth = [path for path in entries if path.endswith(".pth") and posixpath.dirname(path) in scene.python.site]
     python = pythons.with_pth_folders(tree, scene.python, pth)
-    for site in python.site[len(scene.python.site) :]:
-        entries.update((entry.path, entry) for entry in tree.entries(site))
+    entries |= read_listing(tree, python.site[len(scene.python.site) :])
     inventory = distributions.read_inventory(tree, python.site, entries)
     environment = facts.Environment(
         machine=scene.machine,

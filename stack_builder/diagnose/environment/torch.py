@@ -18,7 +18,7 @@ def find_torch(tree: FileTree, site: tuple[str, ...], entries: Mapping[str, Entr
         if version_file in entries:
             values = assigned_strings(tree.prefix(version_file, MAX_SOURCE))
             return Torch(
-                folder=folder,
+                folder=tree.resolve(folder) or folder,  # its objects are known by their real paths
                 version=values.get("__version__") or "unknown",
                 cuda=values.get("cuda"),
                 hip=values.get("hip") or values.get("rocm"),

@@ -20,6 +20,9 @@ from stack_builder.diagnose import catalogue
 from stack_builder.errors import UsageError
 
 MIN_LITERAL = 4  # characters that every line which a pattern matches must hold in one piece
+_MAX_ALTERNATIVES = 24  # literals for one regular expression
+_OPENING = re.compile(r"\((?:\?P<\w+>|\?:|(?P<around>\?<?[=!]))?")
+_QUANTIFIER = re.compile(r"[?*+][?+]?|\{[\d,]+\}\??")
 
 _Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 _Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
@@ -75,8 +78,8 @@ class Pattern:
         id: stable name, shown as evidence.
         kind: a cause, or a line that only follows from one.
         cause: name of ``causes.toml``; None unless ``kind`` is a cause.
-        texts: any of them, found anywhere in a line, is a match; their groups fill ``meaning``.
-        literals: for each of ``texts`` a string that a matching line must hold.
+        texts: any of the regular expressions, found anywhere in a line, is a match; their groups fill ``meaning``.
+            Each stands behind a string that a line must hold before it is tried.
         but_not: a line that any of them matches is no match.
         context: contexts that the text as a whole must show.
         no_context: contexts that it must not show.
@@ -91,8 +94,7 @@ class Pattern:
     id: str
     kind: Kind
     cause: str | None
-    texts: tuple[re.Pattern[str], ...]
-    literals: tuple[str, ...]
+    texts: tuple[tuple[str, re.Pattern[str]], ...]
     but_not: tuple[re.Pattern[str], ...]
     context: frozenset[str]
     no_context: frozenset[str]
@@ -105,7 +107,7 @@ class Pattern:
 
     def search(self, line: str) -> re.Match[str] | None:
         """Find the pattern in one line."""
-        for literal, text in zip(self.literals, self.texts, strict=True):
+        for literal, text in self.texts:
             if literal in line:
                 match = text.search(line)
                 if match is not None and not any(other.search(line) for other in self.but_not):
@@ -118,12 +120,11 @@ class Context:
     """Something that a text shows beside its error."""
 
     name: str
-    texts: tuple[re.Pattern[str], ...]
-    literals: tuple[str, ...]
+    texts: tuple[tuple[str, re.Pattern[str]], ...]
 
     def shown_by(self, line: str) -> bool:
         """Whether this line shows it."""
-        return any(lit in line and text.search(line) for lit, text in zip(self.literals, self.texts, strict=True))
+        return any(literal in line and text.search(line) for literal, text in self.texts)
 
 
 @dataclass(frozen=True)
@@ -136,8 +137,8 @@ class Knowledge:
     @cached_property
     def wanted(self) -> frozenset[tuple[str, re.Pattern[str]]]:
         """Every regular expression with the string that whatever it matches must hold."""
-        of_patterns = (pair for entry in self.patterns for pair in zip(entry.literals, entry.texts, strict=True))
-        of_contexts = (pair for entry in self.contexts for pair in zip(entry.literals, entry.texts, strict=True))
+        of_patterns = (pair for pattern in self.patterns for pair in pattern.texts)
+        of_contexts = (pair for context in self.contexts for pair in context.texts)
         return frozenset((*of_patterns, *of_contexts))
 
 
@@ -166,8 +167,7 @@ def _contexts(path: Path) -> tuple[Context, ...]:
     tables = catalogue.read_toml(path, TypeAdapter(dict[str, tuple[_Text, ...]]))
     made = []
     for name, texts in tables.items():
-        compiled = _compiled(texts, name, path)
-        made.append(Context(name, compiled, tuple(_literal(text, name, path) for text in texts)))
+        made.append(Context(name, _paired(texts, name, path)))
     return tuple(made)
 
 
@@ -183,9 +183,8 @@ def _pattern(table: _Pattern, contexts: set[str], path: Path) -> Pattern:
         id=table.id,
         kind=table.kind,
         cause=table.cause,
-        texts=_compiled(table.text, table.id, path),
-        literals=tuple(_literal(text, table.id, path) for text in table.text),
-        but_not=_compiled(table.but_not, table.id, path),
+        texts=_paired(table.text, table.id, path),
+        but_not=tuple(re.compile(text) for text in table.but_not),
         context=frozenset(table.context),
         no_context=frozenset(table.no_context),
         specificity=table.specificity,
@@ -197,54 +196,86 @@ def _pattern(table: _Pattern, contexts: set[str], path: Path) -> Pattern:
     )
 
 
-def _compiled(texts: tuple[str, ...], name: str, path: Path) -> tuple[re.Pattern[str], ...]:
-    try:
-        return tuple(re.compile(text) for text in texts)
-    except re.error as error:
-        raise UsageError(f"{name}: not a regular expression: {error}", where=path) from error
+def _paired(texts: tuple[str, ...], name: str, path: Path) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Each regular expression with each of the strings of which a matching line must hold one."""
+    pairs = []
+    for text in texts:
+        try:
+            compiled = re.compile(text)
+        except re.error as error:
+            raise UsageError(f"{name}: not a regular expression: {error}", where=path) from error
+        literals = required_literals(text)
+        if min(map(len, literals), default=0) < MIN_LITERAL:
+            raise UsageError(f"{name}: no literal of {MIN_LITERAL} characters in '{text}'", where=path)
+        pairs += [(literal, compiled) for literal in literals]
+    return tuple(pairs)
 
 
-def _literal(regex: str, name: str, path: Path) -> str:
-    literal = required_literal(regex)
-    if len(literal) < MIN_LITERAL:
-        raise UsageError(f"{name}: no literal of {MIN_LITERAL} characters in '{regex}'", where=path)
-    return literal
+def required_literals(regex: str) -> tuple[str, ...]:
+    r"""Give strings of which everything that ``regex`` matches must hold one; empty where there are none.
 
-
-def required_literal(regex: str) -> str:
-    """Give the longest string that everything ``regex`` matches must hold.
-
-    Reads only what stands outside groups, so it never claims too much: ``undefined symbol: (cu[A-Z])`` requires
-    ``undefined symbol: ``. An alternation outside groups requires nothing.
+    Of all such sets the one whose shortest string is longest: ``[Ff]ailed to (?:load|open) x`` requires
+    ``ailed to ``, ``\bcu(?:Init|LaunchKernel)`` one of ``Init`` and ``LaunchKernel``. Reads the syntax that the
+    patterns use; what it does not know it never takes for a literal.
     """
-    best = run = ""
-    depth = position = 0
-    while position < len(regex):
-        char = regex[position]
-        literal = ""
-        if char == "\\":
-            position += 1
-            escaped = regex[position]
-            literal = "" if escaped.isalnum() else escaped
-        elif char == "[":
-            position = _end_of_class(regex, position)
-        elif char == "{":
-            position = regex.index("}", position)
-        elif char == "|" and depth == 0:
-            return ""
-        elif char in "()":
-            depth += 1 if char == "(" else -1
-        elif char not in "^$.*+?|":
-            literal = char
-        optional = regex[position + 1 : position + 2] in ("?", "*", "{")
-        if literal and not depth and not optional:
+    return _alternatives(regex, 0)[0]
+
+
+def _alternatives(regex: str, at: int) -> tuple[tuple[str, ...], int]:
+    """What the alternatives from ``at`` on require, and where they end: at a closing bracket or the end."""
+    every: list[tuple[str, ...]] = []
+    while True:
+        found, at = _sequence(regex, at)
+        every.append(found)
+        if at >= len(regex) or regex[at] == ")":
+            break
+        at += 1  # the bar
+    joined = tuple(dict.fromkeys(literal for found in every for literal in found))
+    return (joined if all(every) and len(joined) <= _MAX_ALTERNATIVES else ()), at
+
+
+def _sequence(regex: str, at: int) -> tuple[tuple[str, ...], int]:
+    """What a sequence without a bar requires, and where it ends."""
+    sets: list[tuple[str, ...]] = []
+    run = ""
+    while at < len(regex) and regex[at] not in "|)":
+        literal, inner, at = _atom(regex, at)
+        optional, repeated, at = _quantifier(regex, at)
+        if literal and not optional:
             run += literal
-            if regex[position + 1 : position + 2] != "+":
-                position += 1
+            if not repeated:
                 continue
-        best, run = max(best, run, key=len), ""
-        position += 1
-    return max(best, run, key=len)
+        sets.append((run,))
+        run = ""
+        if inner and not optional:
+            sets.append(inner)
+    sets.append((run,))
+    best = max(sets, key=lambda found: (min(map(len, found)), -len(found)))
+    return (best if all(best) else ()), at
+
+
+def _atom(regex: str, at: int) -> tuple[str, tuple[str, ...], int]:
+    """The literal that stands at ``at``, or what the group there requires, and where it ends."""
+    char = regex[at]
+    if char == "\\":
+        escaped = regex[at + 1]
+        return ("" if escaped.isalnum() else escaped), (), at + 2
+    if char == "[":
+        return "", (), _end_of_class(regex, at) + 1
+    if char == "(":
+        opening = _OPENING.match(regex, at)
+        assert opening is not None
+        inner, at = _alternatives(regex, opening.end())
+        return "", (() if opening["around"] else inner), at + 1
+    return ("" if char in ".^$" else char), (), at + 1
+
+
+def _quantifier(regex: str, at: int) -> tuple[bool, bool, int]:
+    """Whether a quantifier at ``at`` admits nothing, whether there is one at all, and where it ends."""
+    found = _QUANTIFIER.match(regex, at)
+    if found is None:
+        return False, False, at
+    return found[0][0] != "+", True, found.end()
 
 
 def _end_of_class(regex: str, position: int) -> int:

@@ -1,31 +1,35 @@
 """Reads a text of any size once and keeps the lines that can matter.
 
-A log of a busy server is mostly lines that differ in their numbers alone. So a chunk loses its digits in one go, and
-what is left of each line (its skeleton) is looked at only the first time it is seen: which patterns hold a literal
-that stands in it? Only those are tried on the lines themselves. Memory is bounded by :data:`MAX_KEPT`.
+A log of a busy server is mostly lines that do not, and there are two ways not to look at them one by one. Where lines
+differ in their numbers alone, what is left of a line without digits (its skeleton) is looked at only the first time
+that it is seen. Where they do not, a piece of a megabyte is looked at as a whole: as integers, one for every eight and
+every four bytes, it tells in bulk which literals of the known error texts it can hold at all, and only those are
+searched for. Only lines that hold a literal are tried with its regular expressions. Memory is bounded by
+:data:`MAX_KEPT`.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
+import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import BinaryIO
 
-CHUNK = 2 << 20  # bytes read at once
+CHUNK = 1 << 20  # bytes read at once
 MAX_LINE = 16 << 10  # bytes; what a line says beyond is ignored
 MAX_KEPT = 30_000  # lines kept from the start, and as many from the end
-_MAX_SKELETONS = 50_000
 _BEFORE, _AFTER = 6, 60  # lines kept around the head of an exception
-_DIGITS = b"0123456789"
-_RUN = 4  # bytes
 _SIGNS = ("Traceback (most recent call last)", "Error", "Exception")  # what _EXCEPTION matches holds one of them
+_DIGITS = b"0123456789"
+_SAMPLE = 32 << 10  # bytes by which a piece is judged
+_MAX_SKELETONS = 50_000
 _NONE = re.compile(r"(?!)")  # for lines that matter as exceptions alone
 _EXCEPTION = re.compile(rb"Traceback \(most recent call last\)|(?:Error|Exception)(?::|\s*$)")
-_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
 Wanted = frozenset[tuple[str, re.Pattern[str]]]
@@ -61,114 +65,152 @@ class Sifted:
 
 def sift(stream: BinaryIO, wanted: Wanted) -> Sifted:
     """Read ``stream`` to its end and keep each line that one of ``wanted`` matches, and exceptions with context."""
-    test = _test_for(wanted)
+    literals = _literals(wanted)
     head: list[Line] = []
     tail: deque[Line] = deque(maxlen=MAX_KEPT)
     last: deque[Line] = deque(maxlen=3)
     before: list[bytes] = []
     total = size = kept = owed = 0
-    for piece, ended in _pieces(stream):
-        size += len(piece) + ended
-        lines = piece.split(b"\n")
-        skeletons = piece.translate(None, _DIGITS).split(b"\n")
-        marks, owed = _marks(test, lines, skeletons, len(before), owed)
-        for offset in sorted(marks):
-            line = Line(total + offset + 1, _text(lines[offset] if offset >= 0 else before[offset]))
-            (head if len(head) < MAX_KEPT else tail).append(line)
-            kept += 1
+    for raw, ended in _pieces(stream):
+        size += len(raw) + ended
+        piece = _ANSI.sub(b"", raw) if b"\x1b" in raw else raw
+        hits = literals.hits(piece)
+        if hits or owed:
+            lines = piece.split(b"\n")
+            marks, owed = _marks(hits, lines, len(before), owed)
+            for offset in sorted(marks):
+                line = Line(total + offset + 1, _text(lines[offset] if offset >= 0 else before[offset]))
+                (head if len(head) < MAX_KEPT else tail).append(line)
+                kept += 1
+        breaks = piece.count(b"\n")
+        ends = piece.rsplit(b"\n", 50)[-50:]
         recent = [
-            (offset, text) for offset, raw in enumerate(lines[-50:], len(lines[:-50])) if (text := _text(raw)).strip()
+            (offset, text) for offset, end in enumerate(ends, breaks + 1 - len(ends)) if (text := _text(end)).strip()
         ]
         last.extend(Line(total + offset + 1, text) for offset, text in recent[-3:])
-        total += len(lines) if ended else len(lines) - 1
-        before = lines[-_BEFORE:]
+        total += breaks + ended
+        before = ends[-_BEFORE:]
     return Sifted((*head, *tail), total, size, kept - len(head) - len(tail), tuple(last))
 
 
-def _marks(test: _Test, lines: list[bytes], skeletons: list[bytes], before: int, owed: int) -> tuple[set[int], int]:
+def _marks(hits: _Hits, lines: list[bytes], before: int, owed: int) -> tuple[set[int], int]:
     """Give the offsets of the lines to keep, and how many lines the next piece owes to an exception in this one.
 
     Negative offsets are lines of the piece before, of which ``before`` are at hand.
     """
     marks = set(range(min(owed, len(lines))))
     owed = max(0, owed - len(lines))
-    answers = test.answers(skeletons)
-    for offset in [offset for offset, skeleton in enumerate(skeletons) if answers[skeleton]]:
+    for offset, regexes in hits.items():
         raw = lines[offset][:MAX_LINE]
-        held = _held(raw, answers[skeletons[offset]])
-        if _NONE in held and _EXCEPTION.search(raw):
+        if _NONE in regexes and _EXCEPTION.search(raw):
             marks.update(range(max(offset - _BEFORE, -before), min(offset + _AFTER, len(lines))))
             owed = max(owed, offset + _AFTER - len(lines))
-        elif held and offset not in marks:
+        elif offset not in marks:
             text = _text(raw)
-            if any(regex.search(text) for regex in held):
+            if any(regex.search(text) for regex in regexes):
                 marks.add(offset)
     return marks, owed
 
 
-_Candidates = tuple[tuple[bytes, re.Pattern[str]], ...]
+_Hits = dict[int, list[re.Pattern[str]]]
+"""Line of a piece, from 0, in ascending order: the regular expressions of which it holds a literal."""
 
 
-def _held(raw: bytes, candidates: _Candidates) -> list[re.Pattern[str]]:
-    """Those of the candidates whose literal, digits included, stands in the line."""
-    plain = _ANSI.sub(b"", raw) if b"\x1b" in raw else raw
-    return [regex for literal, regex in candidates if literal in plain]
-
-
-class _Test:
-    """Which regular expressions a line with a given skeleton may match; remembers its answers.
-
-    A skeleton seen for the first time is cut into all its runs of four bytes, read as integers in bulk. Each literal
-    has one run, its rarest, under which it is looked up; only then it is searched for.
-    """
+class _Literals:
+    """Finds the lines of a piece of text that hold one of many strings."""
 
     def __init__(self, wanted: Wanted) -> None:
-        self._wanted: dict[bytes, list[tuple[bytes, re.Pattern[str]]]] = {}
+        self._regexes: dict[bytes, list[re.Pattern[str]]] = {}
         for literal, regex in (*wanted, *((sign, _NONE) for sign in _SIGNS)):
-            encoded = literal.encode()
-            self._wanted.setdefault(encoded.translate(None, _DIGITS), []).append((encoded, regex))
-        self._by_run: dict[int, list[bytes]] = {}
-        for skeleton in self._wanted:
-            if len(skeleton) >= _RUN:
-                self._by_run.setdefault(_rarest_run(skeleton), []).append(skeleton)
-        self._short = [skeleton for skeleton in self._wanted if len(skeleton) < _RUN]
-        self._seen: dict[bytes, _Candidates] = {}
+            self._regexes.setdefault(literal.encode(), []).append(regex)
+        self._by_skeleton: dict[bytes, list[bytes]] = {}
+        self._short = []
+        self._by_run: dict[int, dict[int, list[bytes]]] = {4: {}, 8: {}}
+        for text in self._regexes:
+            self._by_skeleton.setdefault(text.translate(None, _DIGITS), []).append(text)
+            width = 8 if len(text) >= 15 else 4
+            if len(text) < 7:
+                self._short.append(text)
+                continue
+            for run in _rarest_runs(text, width):
+                self._by_run[width].setdefault(run, []).append(text)
+        self._runs = {width: frozenset(found) for width, found in self._by_run.items()}
+        self._seen: dict[bytes, tuple[bytes, ...]] = {}
 
-    def answers(self, skeletons: list[bytes]) -> dict[bytes, _Candidates]:
-        """Candidates for each of ``skeletons``; of those that were asked for before too."""
+    def hits(self, piece: bytes) -> _Hits:
+        """The lines of ``piece`` that hold a literal within their first :data:`MAX_LINE` bytes."""
+        sample = piece[:_SAMPLE].translate(None, _DIGITS).split(b"\n")
+        if len(set(sample)) < len(sample) // 8:
+            return self._by_line(piece)
+        return self._at_once(piece)
+
+    def _by_line(self, piece: bytes) -> _Hits:
+        """For lines that are alike: each skeleton is looked at once."""
+        skeletons = piece.translate(None, _DIGITS).split(b"\n")
         if len(self._seen) > _MAX_SKELETONS:
             self._seen.clear()
-        for skeleton in set(skeletons).difference(self._seen):
-            self._seen[skeleton] = self._look(_ANSI.sub(b"", skeleton) if b"\x1b" in skeleton else skeleton)
-        return self._seen
+        seen = self._seen
+        for skeleton in set(skeletons).difference(seen):
+            held = (literals for part, literals in self._by_skeleton.items() if part in skeleton)
+            seen[skeleton] = tuple(literal for literals in held for literal in literals)
+        offsets = [offset for offset, skeleton in enumerate(skeletons) if seen[skeleton]]
+        lines = piece.split(b"\n") if offsets else []
+        hits: _Hits = {}
+        for offset in offsets:
+            line = lines[offset][:MAX_LINE]
+            held_too = [regex for text in seen[skeletons[offset]] if text in line for regex in self._regexes[text]]
+            if held_too:
+                hits[offset] = held_too
+        return hits
 
-    def _look(self, skeleton: bytes) -> _Candidates:
-        possible = [literal for run in self._by_run.keys() & _runs(skeleton) for literal in self._by_run[run]]
-        held = (literal for literal in (*possible, *self._short) if literal in skeleton)
-        return tuple(pair for literal in held for pair in self._wanted[literal])
+    def _at_once(self, piece: bytes) -> _Hits:
+        """For lines that are not: each literal that can be there is searched for in all of them together."""
+        at: dict[int, list[re.Pattern[str]]] = {}
+        for literal in self._possible(piece):
+            start = piece.find(literal)
+            while start >= 0:
+                line = piece.rfind(b"\n", 0, start) + 1
+                if start + len(literal) <= line + MAX_LINE:
+                    at.setdefault(line, []).extend(self._regexes[literal])
+                end = piece.find(b"\n", start)
+                start = piece.find(literal, end) if end >= 0 else -1
+        hits: _Hits = {}
+        number = counted = 0
+        for line in sorted(at):
+            number += piece.count(b"\n", counted, line)
+            counted = line
+            hits[number] = at[line]
+        return hits
+
+    def _possible(self, piece: bytes) -> set[bytes]:
+        """The literals that can stand in it: those that do, and a few others.
+
+        One of 15 bytes or more covers eight bytes from some multiple of eight on, wherever it stands, and one of seven
+        or more likewise four. The shortest are not worth it.
+        """
+        found = set(self._short)
+        whole = memoryview(piece + bytes(-len(piece) % 8))
+        for width, integers in ((4, whole.cast("I")), (8, whole.cast("Q"))):
+            for run in self._runs[width].intersection(integers):
+                found.update(self._by_run[width][run])
+        return found
 
 
-def _runs(text: bytes) -> set[int]:
-    """All runs of four bytes of ``text``, as integers of this machine's byte order."""
-    runs: set[int] = set()
-    view = memoryview(text)
-    for shift in range(_RUN):
-        end = len(text) - (len(text) - shift) % _RUN
-        if end > shift:
-            runs.update(view[shift:end].cast("I"))
-    return runs
+def _rarest_runs(literal: bytes, width: int) -> list[int]:
+    """As many runs of ``width`` bytes, one behind the other, as there are ways to lie across multiples of ``width``.
 
-
-def _rarest_run(literal: bytes) -> int:
-    """Of the runs of ``literal`` the one that ordinary text holds least often, judged by its letters."""
+    Those that ordinary text holds least often, judged by their letters; as integers of this machine's byte order.
+    """
     commonness = {letter: -rank for rank, letter in enumerate(b" etaoinsrhldcumfpgwybvkxjqz")}
-    cuts = [literal[i : i + _RUN] for i in range(len(literal) - _RUN + 1)]
-    return memoryview(min(cuts, key=lambda cut: sum(commonness.get(c, -40) for c in cut))).cast("I")[0]
+    cuts = [literal[at : at + width] for at in range(len(literal) - width + 1)]
+    weights = [sum(commonness.get(byte, -40) for byte in cut) for cut in cuts]
+    best = min(range(len(cuts) - width + 1), key=lambda start: max(weights[start : start + width]))
+    return [int.from_bytes(cut, sys.byteorder) for cut in cuts[best : best + width]]
 
 
 @lru_cache(maxsize=4)
-def _test_for(wanted: Wanted) -> _Test:
-    return _Test(wanted)
+def _literals(wanted: Wanted) -> _Literals:
+    return _Literals(wanted)
 
 
 def _pieces(stream: BinaryIO) -> Iterator[tuple[bytes, bool]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stack_builder.diagnose.doctor_targets import prefix_of
-from stack_builder.diagnose.environment import distributions, facts, python, torch
+from stack_builder.diagnose.environment import distributions, facts, listing, python, torch
 from stack_builder.errors import UsageError
 from stack_builder.trees.directory import DirectoryTree
 
@@ -49,6 +49,32 @@ def test_sys_path_is_what_the_interpreter_says(environment: Path) -> None:
     said = subprocess.run([program, "-c", code], capture_output=True, text=True, check=True, env={}).stdout
     assert list(found.site) == json.loads(said)
     assert found.version == VERSION
+
+
+def test_packages_behind_links_are_listed_as_python_walks_them(environment: Path, tmp_path: Path) -> None:
+    site, store = site_of(environment), tmp_path / "store"
+    (store / "pkg/sub").mkdir(parents=True)
+    (store / "pkg/__init__.py").write_text("")
+    (store / "pkg/sub/lib.so").write_bytes(b"x")
+    (store / "one.py").write_text("")
+    (site / "pkg").symlink_to(store / "pkg")
+    (site / "one.py").symlink_to(store / "one.py")
+    (site / "again").symlink_to(store / "pkg")  # each directory once
+    (store / "pkg/circle").symlink_to(store / "pkg")
+    (site / "above").symlink_to(environment)
+    (site / "root").symlink_to("/")
+    (site / "broken").symlink_to("nowhere")
+    found = listing.read_listing(TREE, (str(site),))
+    linked = {path.removeprefix(f"{site}/"): entry for path, entry in found.items() if "_virtualenv" not in path}
+    assert {"one.py", "pkg", "again", "above", "root", "broken"} <= linked.keys()
+    inside = {path for path in linked if path.endswith((".so", "__init__.py")) or "circle" in path}
+    top = {path.partition("/")[0] for path in inside}
+    assert len(top) == 1
+    assert top <= {"pkg", "again"}
+    assert {path.partition("/")[2] for path in inside} == {"__init__.py", "sub/lib.so", "circle"}
+    assert all(Path(path).exists() for path in found if not path.endswith("broken"))
+    [library] = [path for path in found if path.endswith(".so")]
+    assert TREE.resolve(library) == str(store.resolve() / "pkg/sub/lib.so")
 
 
 def test_pythonpath_comes_first(environment: Path, tmp_path: Path) -> None:

@@ -23,7 +23,11 @@ def trace(path: Path, **environ: str) -> Traced:
     """Let ld.so resolve ``path`` as ``ldd -r`` does. No code of the object runs."""
     asked = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_WARN": "yes", "LD_BIND_NOW": "yes", **environ}
     done = subprocess.run([LOADERS["x86_64"], path], env=asked, capture_output=True, text=True, check=False)
-    out = done.stdout + done.stderr
+    return read_trace(done.stdout + done.stderr)
+
+
+def read_trace(out: str) -> Traced:
+    """What ld.so wrote, as sets."""
     symbols = set(re.findall(r"undefined symbol: (\S+?)(?:, version (\S+))?\s+\(", out))
     fatal = re.search(r"error while loading shared libraries: (.*)", out)
     symbols |= set(re.findall(r"symbol (\S+?),? version (\S+) not defined in file", out))

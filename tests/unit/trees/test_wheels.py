@@ -119,8 +119,8 @@ def test_a_path_of_two_wheels_is_told(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_the_cache_stays_below_its_bound(tmp_path: Path) -> None:
-    cache = MemberCache(tmp_path, max_bytes=250)
-    paths = [cache.get(f"member {i}", 100, lambda: [b"x" * 100]) for i in range(3)]
+    cache = MemberCache(tmp_path, max_bytes=10_000)
+    paths = [cache.get(f"member {i}", 4096, lambda: [b"x" * 4096]) for i in range(3)]
     assert [path.exists() for path in paths] == [False, True, True]
 
 
