@@ -44,7 +44,7 @@ def command(
     parsed = targets.parse(target)
     if parsed.kind in _PACKED:
         progress.for_terminal().note(
-            f"reading {parsed.kind}:{parsed.value}; a first check unpacks its libraries into the cache, some GB"
+            f"reading {parsed.kind}:{parsed.value}; a first check reads every byte of its libraries"
         )
     report = examine(parsed, gpu=parse_gpu(gpu) if gpu else None, host=host, wheels=wheels)
     if model is not None:

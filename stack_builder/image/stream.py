@@ -21,7 +21,7 @@ from isal import igzip, isal_zlib  # decompresses and sums about three times as 
 from pydantic import ConfigDict
 
 from stack_builder.errors import IntegrityError
-from stack_builder.trees.layers import check_expansion
+from stack_builder.trees.tars import check_expansion
 
 _MEMBER_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # no name, no time, unknown system
 _TRAILER = struct.Struct("<LL")

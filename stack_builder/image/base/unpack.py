@@ -12,7 +12,7 @@ from posixpath import basename, dirname
 from stack_builder.errors import IntegrityError
 from stack_builder.image.rootfs import readable_folder
 from stack_builder.image.stream import LAYER_ERRORS, open_layer
-from stack_builder.trees.layers import MAX_FILES
+from stack_builder.trees.tars import MAX_FILES
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"  # OCI image-spec, "Whiteouts"
 # a file where a folder is needed, a hard link to nothing, links in a circle, names that no file system takes
