@@ -318,11 +318,15 @@ def buildah(bench: Bench) -> Iterator[Row]:
         oci.write_layout(layout, bench.shared.blobs, base_image(bench), BASE_TAG)
     environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "overlay"}
     command = with_bytecode(UV, "--compile-bytecode", "")(bench)
-    (context / "Dockerfile").write_text(f"FROM oci:{layout}\nRUN {command}\n")
+    # By a relative path: buildah makes the image's name of it, and ".cache" may not stand in one.
+    (context / "Dockerfile").write_text(f"FROM oci:{layout.name}\nRUN {command}\n")
 
     def work() -> str:
         argv = ["buildah", "bud", "--timestamp", "0", "--volume", f"{context}:/context:ro", "--tag", TAG, str(context)]
-        return subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout.split()[-1]
+        done = subprocess.run(argv, cwd=layout.parent, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr[-2000:])
+        return done.stdout.split()[-1]
 
     yield measured("buildah + uv: into its store, cold", work)
     subprocess.run(["buildah", "rmi", "--all", "--force"], env=environment, capture_output=True, check=False)
