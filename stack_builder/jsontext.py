@@ -15,14 +15,20 @@ _OBEYED = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _MAX_DIGITS = 20  # of an integer: 64 bits and a sign
 
 
-def loads(text: str | bytes) -> object:
+def loads(text: str | bytes, *, lenient: bool = False) -> object:
     """Read a document.
+
+    Args:
+        text: the document.
+        lenient: give None for NaN and infinities, which Python's own writer puts into files of other tools.
 
     Raises:
         ValueError: not JSON, nested too deeply, or with numbers that JSON does not have (RFC 8259, 6).
     """
     try:
-        found: object = json.loads(text, parse_constant=_constant, parse_float=_float, parse_int=_int)
+        found: object = json.loads(
+            text, parse_constant=_nothing if lenient else _constant, parse_float=_float, parse_int=_int
+        )
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return found
@@ -31,6 +37,10 @@ def loads(text: str | bytes) -> object:
 def harmless(document: str) -> str:
     """Escape what a terminal may obey in a document that was written without escapes: C1 controls, text direction."""
     return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
+
+
+def _nothing(text: str) -> object:
+    return None
 
 
 def _constant(text: str) -> object:

@@ -29,10 +29,13 @@ _CSV_NAMES = {
     "Request Latency (ms)": "request_latency",
     "Output Token Throughput (tokens/sec)": "output_token_throughput",
     "Request Throughput (requests/sec)": "request_throughput",
+    "Request Count": "request_count",
     "Request Count (requests)": "request_count",
     "Benchmark Duration (sec)": "benchmark_duration",
+    "Total Input Sequence Length (tokens)": "total_isl",
     "Total Output Tokens (tokens)": "total_output_tokens",
     "Total Output Sequence Length (tokens)": "total_osl",
+    "Error Request Count": "error_request_count",
     "Error Request Count (requests)": "error_request_count",
 }
 
@@ -61,13 +64,14 @@ def import_file(path: Path) -> Results:
 def _read(text: str, path: Path) -> tuple[str, list[_Row], ServerFacts]:
     if path.suffix == ".csv":
         return "aiperf", [_aiperf(_aiperf_csv(text))], ServerFacts()
-    first: Any = jsontext.loads(text.splitlines()[0]) if path.suffix == ".jsonl" else jsontext.loads(text)
+    # bench_serving writes a request rate of Infinity
+    first: Any = jsontext.loads(text.splitlines()[0] if path.suffix == ".jsonl" else text, lenient=True)
     if isinstance(first, dict) and "benchmarks" in first:
         return "guidellm", [_guidellm(entry) for entry in first["benchmarks"]], ServerFacts()
     if isinstance(first, dict) and "output_token_throughput" in first:
         return "aiperf", [_aiperf(first)], ServerFacts()
     if isinstance(first, dict) and "output_throughput" in first and "median_ttft_ms" in first:
-        lines: list[Any] = [jsontext.loads(line) for line in text.splitlines() if line.strip()]
+        lines: list[Any] = [jsontext.loads(line, lenient=True) for line in text.splitlines() if line.strip()]
         return "bench_serving", [_bench_serving(line) for line in lines], _facts(lines[0].get("server_info"))
     raise UsageError(
         "is of no tool that is known", where=path, fix="give a file of bench_serving (.jsonl), GuideLLM or AIPerf"
