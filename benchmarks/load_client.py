@@ -4,9 +4,9 @@ One local server writes a ready-made event to every open stream at each tick, so
 the same pace. What counts is the processor time (user and system, children included) of the client process; a small run
 is subtracted, so that imports and warm-up are not in it. Every client's own result file must hold all requests.
 
-2026-11-30, two cores (x86-64) shared with other work, 250 streams of 128 tokens, CPython 3.11: stackb bench 47,771 tokens
-per CPU second, SGLang 0.5.23's bench_serving 17,287, GuideLLM 0.8.1 (its children included, no torch) 3,247: 2.8 times
-the better of them.
+2026-11-30, two cores (x86-64) shared with other work, 250 streams of 128 tokens, CPython 3.11: stackb bench 47,771
+tokens per CPU second, SGLang 0.5.23's bench_serving 17,287, GuideLLM 0.8.1 (its children included, no torch) 3,247:
+2.8 times the better of them.
 
     python benchmarks/load_client.py [PEERS]     # a folder of benchmarks/peers.py; without one, stackb alone
 """
