@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterable
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from stack_builder.errors import ExitCode
 from stack_builder.report import Report
+
+if TYPE_CHECKING:  # rich is not needed by JSON
+    from rich.console import Console
+
+NARROWEST = 40
+"""Columns below which a table holds no text; :data:`USUAL` is taken then, and the terminal wraps lines itself."""
+USUAL = 80
+_PIPE = 1000  # columns where nobody looks at a table but a program
 
 
 class Format(StrEnum):
@@ -44,6 +55,34 @@ def write(text: str, *, aside: bool = False) -> None:
     stream.flush()
 
 
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, aside: bool = False) -> None:
+    """Write rows under a header: folded to the width of a terminal, one line each where a program reads them."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from stack_builder.report.text import printable
+
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for head in header:
+        made.add_column(head, overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(printable(cell)) for cell in row))
+    console = _console(piped=not (sys.stderr if aside else sys.stdout).isatty())
+    with console.capture() as capture:
+        console.print(made)
+    write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE), aside=aside)
+
+
+def _console(*, piped: bool = False) -> Console:
+    """A console of a width that holds text: COLUMNS=0 and terminals of no size stand for "unknown"."""
+    from rich.console import Console
+
+    if piped:
+        return Console(width=_PIPE)
+    width = Console().width
+    return Console(width=width if width >= NARROWEST else USUAL)
+
+
 def _rendered(report: Report, format: Format) -> str:  # noqa: A002
     match format:
         case Format.JSON:
@@ -57,11 +96,9 @@ def _rendered(report: Report, format: Format) -> str:  # noqa: A002
             named = {found.rule for found in report.findings} | {skipped.rule for skipped in report.skipped}
             return to_sarif(report, [catalogue.rule(rule_id) for rule_id in sorted(named)])
         case Format.TEXT:
-            from rich.console import Console
-
             from stack_builder.report.text import render_text
 
-            console = Console()
+            console = _console()
             with console.capture() as capture:
                 render_text(report, console)
             return capture.get()

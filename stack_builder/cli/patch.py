@@ -5,30 +5,28 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stack_builder.cli.output import Format, emit, write
+from stack_builder.cli.output import Format, emit, table, write
 from stack_builder.diagnose import target as targets
+from stack_builder.diagnose.patches import judge, site, sources
 from stack_builder.diagnose.target import TargetSpec
 from stack_builder.errors import ExitCode, UsageError
 from stack_builder.files import atomic_write
-from stack_builder.patch import judge, site, sources, transaction, verbs
+from stack_builder.patch import verbs
 from stack_builder.patchset import model
 from stack_builder.patchset.delegation import from_delegation
-from stack_builder.patchset.distribution import Distribution
 from stack_builder.patchset.model import Hardware, Patch, Topology
 from stack_builder.patchset.plan import Plan, plan
 from stack_builder.patchset.states import State, assess
-from stack_builder.report.text import printable
 from stack_builder.stack import spec
 
 app = typer.Typer(no_args_is_help=True)
-_PIPE = 1000  # columns where nobody looks at the table but a program, so that a row stays a line
 
 _Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help=targets.HELP)]
 _Ids = Annotated[
@@ -65,7 +63,7 @@ def list_patches(
         rows = [{**patch.spec.model_dump(mode="json", by_alias=True), "sha256": patch.sha256} for patch in patches]
         write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
     else:
-        _table(
+        table(
             ("patch", "for", "sha256", "title"),
             ((p.id, f"{p.spec.distribution} {p.spec.versions}", p.sha256[:12], p.spec.title) for p in patches),
         )
@@ -84,15 +82,17 @@ def status(
     place = targets.parse(target)
     wanted = _wanted(place, ids, stack, gpu, topology)
     with sources.opened(place, wanted.distributions) as contents:
-        interrupted = contents.site is not None and transaction.pending(contents.site)
+        interrupted = contents.site is not None and contents.site.interrupted
         names = () if interrupted else sorted(wanted.distributions)  # half-changed files have no state
-        seen = [one for name in names for one in _seen(name, contents.distributions, wanted)]
+        seen = [
+            one for name in names for one in judge.look(name, contents.distributions, wanted.patches, wanted.hardware)
+        ]
     report = judge.judge(
         place.as_report_target(), seen, asked=wanted.asked, installed=contents.installed, interrupted=interrupted
     )
     if format is Format.TEXT:
         rows = ((s.patch.id, s.status.state if s.status else "-", s.owner, _why(s)) for s in seen)
-        _table(("patch", "state", "in", "why"), rows)
+        table(("patch", "state", "in", "why"), rows)
         if not report.findings:
             return
         report = replace(report, facts={})  # the table has shown them
@@ -219,38 +219,10 @@ def _wanted(
     return _Wanted(patches, bool(ids or loaded), Hardware(gpu, topology))
 
 
-def _seen(name: str, distributions: Mapping[str, Distribution], wanted: _Wanted) -> list[judge.Seen]:
-    """The patches of one distribution: those wanted, and those applied that this tool does not ship."""
-    patches = [patch for patch in wanted.patches if patch.spec.distribution == name]
-    if name not in distributions:
-        return [judge.Seen(patch) for patch in patches]
-    distribution = distributions[name]
-    ids = {patch.id for patch in patches}
-    series = [*patches, *(patch for patch in distribution.applied if patch.id not in ids)]
-    return [
-        judge.Seen(one.patch, distribution, one, extra=one.patch.id not in ids)
-        for one in assess(series, distribution, wanted.hardware)
-    ]
-
-
 def _why(seen: judge.Seen) -> str:
     if seen.status is None:
         return ""
     return seen.status.detail or (f"no effect here: {seen.status.no_effect}" if seen.status.no_effect else "")
-
-
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*header, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    console = Console(width=None if sys.stdout.isatty() else _PIPE)
-    with console.capture() as capture:
-        console.print(table)
-    write(re.sub(r" +$", "", capture.get(), flags=re.MULTILINE))
 
 
 def _show(plans: Iterable[Plan], nothing: str, dry_run: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,16 +12,15 @@ from typing import Annotated
 import typer
 
 from stack_builder import progress, resources
-from stack_builder.cli.output import Format, emit, write
+from stack_builder.cli.output import Format, emit, table, write
 from stack_builder.errors import ExitCode, UsageError
-from stack_builder.serve import registry, session
-from stack_builder.serve.launchers import DockerLauncher, Launcher, LocalLauncher, container_options
-from stack_builder.serve.plan import LaunchPlan, Mount, Request, make_plan, workspace
-from stack_builder.serve.preflight import preflight, stops
+from stack_builder.report import Report
+from stack_builder.serve import registry
+from stack_builder.serve.place import Environment, Image, Place
+from stack_builder.serve.plan import LaunchPlan, Request, make_plan
 from stack_builder.stack import spec as stacks
 from stack_builder.stack.spec import ServeProfile, StackSpec
 
-_PYTHON_IN_IMAGE = "/opt/venv/bin/python3"
 _MAX_KEY_FILE = 4096  # bytes
 
 
@@ -48,7 +48,10 @@ def command(
     spec: Annotated[Spec, typer.Option(help="With or without speculation.")] = Spec.EAGLE3,
     model: Annotated[str | None, typer.Option(help="Folder or hub name of the target model.")] = None,
     draft: Annotated[str | None, typer.Option(help="Folder or hub name of the EAGLE-3 draft.")] = None,
-    adaptive: Annotated[Path | None, typer.Option(help="Adaptive speculation by this JSON (stackb policy).")] = None,
+    adaptive: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Adaptive speculation by this JSON (stackb policy)."),
+    ] = None,
     where: Annotated[
         Where, typer.Option("--in", help="In the stack's image, or a virtual environment.")
     ] = Where.DOCKER,
@@ -61,7 +64,11 @@ def command(
     api_key_file: Annotated[Path | None, typer.Option(help="Clients must send the key in this file.")] = None,
     insecure: Annotated[bool, typer.Option(help="Bind a public address without a key.")] = False,
     patience: Annotated[float, typer.Option(help="Seconds of silence after which a start has failed.")] = 600.0,
-    skip_preflight: Annotated[bool, typer.Option(help="Start without the checks.")] = False,
+    despite: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="Start although this rule found an error; can be repeated.")
+    ] = None,
+    skip_preflight: Annotated[bool, typer.Option("--skip-preflight", help="Start without the checks.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Make the checks, and start nothing.")] = False,
     detach: Annotated[bool, typer.Option(help="Return once the server is ready and leave it running.")] = False,
     status: Annotated[bool, typer.Option("--status", help="List the servers that run, and nothing else.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop the server on --port, and nothing else.")] = False,
@@ -90,49 +97,66 @@ def command(
         insecure=insecure,
         extra=tuple(words),
     )
-    profile = loaded.serve.get(spec.value, ServeProfile(args={}))
-    if where is Where.LOCAL:
-        launcher: Launcher = LocalLauncher()
-        plan = make_plan(
-            request,
-            profile,
-            python=str(_environment(venv) / "bin" / "python3"),
-            mounts=(_workspace_mount(request.stack, None),),
-        )
-        engine_options = None
-    else:
-        reference = image or f"stackb/{request.stack}"
-        launcher = DockerLauncher(reference, gpus=gpus)
-        plan = make_plan(request, profile, python=_PYTHON_IN_IMAGE, mounts=_container_mounts(request))
-        engine_options = container_options(plan, reference, gpus)
+    place: Place = (
+        Environment(_environment(venv)) if where is Where.LOCAL else Image(image or f"stackb/{request.stack}", gpus)
+    )
+    plan = make_plan(
+        request,
+        loaded.serve.get(spec.value, ServeProfile(args={})),
+        python=place.python,
+        mounts=place.mounts(request),
+    )
     if dry_run:
-        _print_plan(plan, engine_options)
+        _print_plan(plan, place)
         return
-    session.check_port(port)
-    if not skip_preflight:
-        _check(plan, loaded, venv=_environment(venv) if where is Where.LOCAL else None, gpu=gpu, format=format)
-    raise typer.Exit(_serve(plan, launcher, patience=patience, detach=detach, format=format))
+    if not skip_preflight or check:
+        _check(plan, loaded, folder, place, gpu=gpu, despite=despite or [], only=check, format=format)
+    raise typer.Exit(_serve(plan, place, patience=patience, detach=detach, format=format))
 
 
-def _check(plan: LaunchPlan, spec: StackSpec, *, venv: Path | None, gpu: str | None, format: Format) -> None:  # noqa: A002
+def _check(
+    plan: LaunchPlan,
+    spec: StackSpec,
+    folder: Path,
+    place: Place,
+    *,
+    gpu: str | None,
+    despite: list[str],
+    only: bool,
+    format: Format,  # noqa: A002
+) -> None:
     """Stop before the start where the checks find an error; say aside what else they found."""
-    checked = preflight(plan, spec, venv=venv, gpu=gpu)
-    if stops(checked):
+    from stack_builder.diagnose import catalogue
+    from stack_builder.serve.preflight import Launch, preflight, stops
+    from stack_builder.serve.processes import check_port
+
+    for rule in despite:
+        catalogue.rule(rule)  # a mistyped one would insist on nothing
+    if not only:  # the port is looked at again right before the start; here it saves the time of the checks
+        check_port(plan.request.port)
+    checked = preflight(Launch.here(plan, spec, folder, place, gpu=gpu))
+    if only:
+        raise typer.Exit(emit(checked, format))
+    standing = stops(checked, despite)
+    if standing:
         emit(checked, format)
-        sys.stderr.write("not started; --skip-preflight starts it all the same\n")
+        way_on = " ".join(dict.fromkeys(f"--despite {finding.rule}" for finding in standing))
+        sys.stderr.write(f"not started; mend what was found, or insist with {way_on}\n")
         raise typer.Exit(ExitCode.FINDINGS)
     if checked.counted or checked.skipped:
         emit(checked, Format.TEXT, aside=True)
 
 
-def _serve(plan: LaunchPlan, launcher: Launcher, *, patience: float, detach: bool, format: Format) -> ExitCode:  # noqa: A002
+def _serve(plan: LaunchPlan, place: Place, *, patience: float, detach: bool, format: Format) -> ExitCode:  # noqa: A002
+    from stack_builder.serve import session
+
     log = resources.state() / "servers" / f"{plan.request.port}.log"
     try:
-        started = session.start(plan, launcher, log, patience=patience, progress=progress.for_terminal())
+        started = session.start(plan, place.launcher(), log, patience=patience, progress=progress.for_terminal())
     except session.StartFailedError as error:
         emit(error.report, format)
         return ExitCode.FINDINGS
-    code = emit(started.report, format)
+    code = _show(started.report, format)
     if detach:
         return code
     ended = session.attach(started, plan, log)
@@ -140,6 +164,19 @@ def _serve(plan: LaunchPlan, launcher: Launcher, *, patience: float, detach: boo
         return ExitCode.INTERRUPTED
     emit(ended, format)
     return ExitCode.FINDINGS
+
+
+def _show(report: Report, format: Format) -> ExitCode:  # noqa: A002
+    """Show a running server; for people, requested against active is a table of its own."""
+    rows = report.facts["activity"]
+    if format is not Format.TEXT or not isinstance(rows, list):
+        return emit(report, format)
+    code = emit(replace(report, facts={key: value for key, value in report.facts.items() if key != "activity"}), format)
+    if rows:
+        write("\n")
+        columns = ("requested", "state", "source", "evidence")
+        table(columns, (tuple(str(row[column]) for column in columns) for row in rows))
+    return code
 
 
 def _status() -> ExitCode:
@@ -159,7 +196,7 @@ def _stop(port: int) -> ExitCode:
     if entry is None:
         raise UsageError("stackb started no server there", where=f"port {port}", fix="see stackb serve --status")
     server = entry.server()
-    killed = () if server is None else session.stop(server, port)
+    killed = () if server is None else registry.stop(server, port)
     registry.forget(port)
     left = f"; {len(killed)} processes had to be killed" if killed else ""
     sys.stderr.write(f"stopped the server on port {port}{left}\n")
@@ -174,6 +211,8 @@ def _local(model: str) -> str:
 def _key(path: Path | None) -> str | None:
     if path is None:
         return os.environ.get("STACKB_API_KEY") or None
+    if not path.is_file():
+        raise UsageError("no such file", where=path, fix="give a file whose first line is the key")
     key = path.read_bytes()[:_MAX_KEY_FILE].decode(errors="replace").strip()
     if not key or not key.isprintable():
         raise UsageError("holds no key", where=path, fix="write the key on its first line")
@@ -189,21 +228,7 @@ def _environment(venv: Path | None) -> Path:
     return folder.absolute()
 
 
-def _workspace_mount(stack: str, inside: str | None) -> Mount:
-    folder = workspace(stack)
-    return Mount(folder, inside or str(folder), read_only=False)
-
-
-def _container_mounts(request: Request) -> tuple[Mount, ...]:
-    """The JIT cache, writable, and each local model, read-only, at the paths they have on the host."""
-    folders = [Path(name) for name in (request.model, request.draft) if name and Path(name).is_dir()]
-    if request.adaptive is not None:
-        folders.append(request.adaptive.parent)
-    mounts = [Mount(folder, str(folder)) for folder in dict.fromkeys(folders)]
-    return (*mounts, _workspace_mount(request.stack, None))
-
-
-def _print_plan(plan: LaunchPlan, engine_options: dict[str, object] | None) -> None:
+def _print_plan(plan: LaunchPlan, place: Place) -> None:
     import json
 
     shown: dict[str, object] = {
@@ -214,6 +239,6 @@ def _print_plan(plan: LaunchPlan, engine_options: dict[str, object] | None) -> N
         ],
         "reasons": dict(plan.reasons),
     }
-    if engine_options is not None:
-        shown["container"] = {**engine_options, "command": list(plan.masked_argv())}
+    if isinstance(place, Image):
+        shown["container"] = {**place.launcher().options(plan), "command": list(plan.masked_argv())}
     write(json.dumps(shown, indent=1, sort_keys=True) + "\n")

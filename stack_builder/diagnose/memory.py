@@ -49,3 +49,11 @@ def judge_memory(facts: MemoryFacts) -> tuple[Finding, ...]:
         f"{budget / _GIB:.1f} GiB are theirs ({share:.2f} of {facts.per_gpu / _GIB:.1f} GiB), KV cache included"
     )
     return (catalogue.finding("RUN010", detail=detail, object="--mem-fraction-static"),)
+
+
+def judge_ranks(ranks: int, gpus: int) -> tuple[Finding, ...]:
+    """A finding where a node has fewer GPUs than ranks; each rank takes one."""
+    if ranks <= gpus:
+        return ()
+    detail = f"{ranks} ranks need a GPU each; the server will see {gpus}."
+    return (catalogue.finding("RUN014", detail=detail, object="--tp-size"),)

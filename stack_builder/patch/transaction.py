@@ -19,12 +19,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
+from stack_builder.diagnose.patches.site import JOURNAL, JOURNAL_FILE, Site
 from stack_builder.errors import IntegrityError, MachineError
 from stack_builder.files import atomic_write, fsync_directory, named
-from stack_builder.patch.site import JOURNAL, Site
 from stack_builder.stack.spec import Sha256
-
-_JOURNAL = "journal.json"
 
 _Path = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][^/\x00]*(/[A-Za-z0-9_][^/\x00]*)*$")]
 
@@ -65,11 +63,6 @@ def exclusive(site: Site) -> Iterator[None]:
         os.close(handle)
 
 
-def pending(site: Site) -> bool:
-    """Has a run been interrupted after its commit, so that old and new files may lie side by side?"""
-    return (_folder(site) / _JOURNAL).is_file()
-
-
 def recover(site: Site) -> bool:
     """Finish a run that was interrupted after its commit, discard one that was interrupted before.
 
@@ -79,7 +72,7 @@ def recover(site: Site) -> bool:
     Raises:
         IntegrityError: a file has been changed by hand since, or the journal is damaged; nothing is touched then.
     """
-    if pending(site):
+    if site.interrupted:
         _finish(site)
         return True
     if _folder(site).is_dir():
@@ -101,9 +94,9 @@ def commit(site: Site, writes: Mapping[str, bytes], removes: tuple[str, ...]) ->
         folder.mkdir()
         steps = [_stage(site, folder, number, path, data) for number, (path, data) in enumerate(writes.items())]
         fsync_directory(folder)
-        atomic_write(folder / _JOURNAL, _Journal(replace=tuple(steps), remove=removes).model_dump_json())
+        atomic_write(folder / JOURNAL_FILE, _Journal(replace=tuple(steps), remove=removes).model_dump_json())
     except BaseException:
-        if not pending(site):
+        if not site.interrupted:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     try:
@@ -146,7 +139,7 @@ def _finish(site: Site) -> None:
     """Do what the journal says and has not been done yet. Every step may have been done before."""
     folder = _folder(site)
     try:
-        journal = _Journal.model_validate_json((folder / _JOURNAL).read_bytes())
+        journal = _Journal.model_validate_json((folder / JOURNAL_FILE).read_bytes())
     except ValidationError as error:
         raise IntegrityError(
             "the journal of an interrupted run is damaged", where=folder, fix=_reinstall(site)
@@ -169,7 +162,7 @@ def _finish(site: Site) -> None:
     for directory in touched:
         if directory.is_dir():
             fsync_directory(directory)
-    (folder / _JOURNAL).unlink()
+    (folder / JOURNAL_FILE).unlink()
     folder.rmdir()
     fsync_directory(folder.parent)
 

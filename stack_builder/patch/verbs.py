@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from stack_builder.diagnose.patches.site import Site
 from stack_builder.errors import UsageError
 from stack_builder.patch import transaction
-from stack_builder.patch.site import Site
 from stack_builder.patchset.distribution import Distribution
 from stack_builder.patchset.model import Hardware, Patch
 from stack_builder.patchset.plan import Plan, plan
@@ -97,7 +97,7 @@ def _change(site: Site, series: _Series, dry_run: bool) -> tuple[Plan, ...]:
     with transaction.exclusive(site):
         if not dry_run:
             transaction.recover(site)
-        elif transaction.pending(site):
+        elif site.interrupted:
             what = "a run was interrupted there, and what it left has to be finished first"
             raise UsageError(what, where=site.root, fix="run the same command without --dry-run")
         plans = [plan(distribution, patches) for distribution, patches in series(site.distributions())]

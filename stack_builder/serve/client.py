@@ -6,6 +6,7 @@ deprecated there; this module asks their successors.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,19 +67,16 @@ class ServerClient:
         return self._json("GET", "/server_info")
 
     def loads(self) -> Mapping[str, Any]:
-        """Running and waiting requests, throughput, acceptance (``/v1/loads``, 0.5.9 on)."""
+        """Running and waiting requests, throughput, acceptance, one entry a rank (``/v1/loads``, 0.5.9 on)."""
         return self._json("GET", "/v1/loads")
 
-    def metrics(self) -> dict[str, float] | None:
-        """Prometheus samples summed over their labels; None without ``--enable-metrics``."""
-        text = self._text("GET", "/metrics", missing_ok=True)
-        if text is None:
-            return None
-        samples: dict[str, float] = {}
-        for line in text.splitlines():
+    def metrics(self) -> Mapping[str, tuple[float, ...]]:
+        """Prometheus samples by name, one for each set of labels (``/metrics``, with ``--enable-metrics``)."""
+        samples: dict[str, tuple[float, ...]] = {}
+        for line in self._text("GET", "/metrics").splitlines():
             match = _SAMPLE.match(line)
-            if match is not None:
-                samples[match[1]] = samples.get(match[1], 0.0) + _number(match[2])
+            if match is not None and (value := _number(match[2])) is not None:
+                samples[match[1]] = (*samples.get(match[1], ()), value)
         return samples
 
     def generate(self, prompt: str, *, max_new_tokens: int, timeout: float) -> Generation:
@@ -103,20 +101,16 @@ class ServerClient:
     def _json(self, method: str, path: str, *, body: object = None, timeout: float = 10.0) -> dict[str, Any]:
         text = self._text(method, path, body=body, timeout=timeout)
         try:
-            answer = jsontext.loads(text or "")
+            answer = jsontext.loads(text)
         except (ValueError, RecursionError) as error:
             raise MachineError(f"{path} did not answer with JSON", where=self.url) from error
         if not isinstance(answer, dict):
             raise MachineError(f"{path} did not answer with a JSON object", where=self.url)
         return answer
 
-    def _text(
-        self, method: str, path: str, *, body: object = None, timeout: float = 10.0, missing_ok: bool = False
-    ) -> str | None:
+    def _text(self, method: str, path: str, *, body: object = None, timeout: float = 10.0) -> str:
         try:
             with self._http.stream(method, path, json=body, timeout=timeout) as response:
-                if missing_ok and response.status_code == httpx.codes.NOT_FOUND:
-                    return None
                 data = bytearray()
                 for chunk in response.iter_bytes():
                     data += chunk
@@ -129,8 +123,9 @@ class ServerClient:
         return data.decode("utf-8", errors="replace")
 
 
-def _number(text: str) -> float:
+def _number(text: str) -> float | None:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        return 0.0
+        return None
+    return value if math.isfinite(value) else None

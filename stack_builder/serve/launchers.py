@@ -187,7 +187,7 @@ class DockerLauncher:
             if not mount.read_only:
                 mount.host.mkdir(parents=True, exist_ok=True)
         try:
-            container = self._start(docker.from_env(), container_options(plan, self._image, self._gpus))
+            container = self._start(docker.from_env(), self.options(plan))
         except docker.errors.ImageNotFound as error:
             fix = f"run stackb build {plan.request.stack} --output docker:{self._image}"
             raise MachineError("the Docker engine has no such image", where=self._image, fix=fix) from error
@@ -206,6 +206,10 @@ class DockerLauncher:
                 start_new_session=True,
             )
         return DockerServer(container, pump)
+
+    def options(self, plan: LaunchPlan) -> dict[str, Any]:
+        """Arguments of the Docker SDK's ``containers.create``; what ``--dry-run`` shows."""
+        return container_options(plan, self._image, self._gpus)
 
     def _start(self, client: Any, options: dict[str, Any]) -> Any:
         """Create and start a container; one that cannot be started is not left behind."""

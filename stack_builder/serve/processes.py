@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from stack_builder.errors import MachineError
+
 _PROC = Path("/proc")
 _LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp (include/net/tcp_states.h)
 _POLL = 0.05  # seconds
@@ -77,6 +79,18 @@ def listener(port: int) -> int | None:
         if wanted & links:
             return pid
     return 0
+
+
+def check_port(port: int) -> None:
+    """Refuse a port that somebody listens on.
+
+    Raises:
+        MachineError: names the process, where it can be seen.
+    """
+    owner = listener(port)
+    if owner is not None:
+        by = f"process {owner}" if owner else "a process of another user"
+        raise MachineError(f"already in use by {by}", where=f"port {port}", fix="stop it or choose another --port")
 
 
 def end_session(leader: ProcessId, *, patience: float) -> tuple[int, ...]:

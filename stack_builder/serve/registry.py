@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -60,6 +61,18 @@ def write(entry: Entry) -> None:
 def forget(port: int) -> None:
     """Drop the server of a port."""
     _path(port).unlink(missing_ok=True)
+
+
+def stop(server: Server, port: int) -> tuple[int, ...]:
+    """Stop a server with all its children and forget it; gives the pids that had to be killed."""
+    # A second Ctrl-C must not leave half a server behind.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        killed = server.stop()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    forget(port)
+    return killed
 
 
 def entries() -> Iterator[Entry]:

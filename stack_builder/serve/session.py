@@ -13,7 +13,7 @@ from types import FrameType
 
 from stack_builder.diagnose import catalogue
 from stack_builder.diagnose.explain import explain
-from stack_builder.diagnose.running import RunningFacts, activity, judge_running
+from stack_builder.diagnose.running import RunningFacts, activity, judge_running, skipped
 from stack_builder.errors import MachineError, UsageError
 from stack_builder.progress import Progress
 from stack_builder.report import Finding, Report, Target
@@ -24,7 +24,7 @@ from stack_builder.serve.activity import collect
 from stack_builder.serve.client import ServerClient
 from stack_builder.serve.launchers import Launcher, Server
 from stack_builder.serve.plan import LaunchPlan
-from stack_builder.serve.processes import listener
+from stack_builder.serve.processes import check_port
 from stack_builder.serve.readiness import LogTail, Readiness, ServerDiedError, wait_ready
 
 _POLL = 0.25  # seconds
@@ -68,24 +68,12 @@ def start(plan: LaunchPlan, launcher: Launcher, log: Path, *, patience: float, p
             progress.note(f"ready after {readiness.seconds:.1f} s; measuring what is active …")
             facts = collect(client, plan, log)
     except BaseException as error:
-        stop(server, port)
+        registry.stop(server, port)
         if isinstance(error, ServerDiedError | MachineError):
             report = _explained("RUN007", str(error), plan, log)
             raise StartFailedError(error.what, report, where=error.where, fix=error.fix) from error
         raise
     return Started(server, readiness, facts, running_report(plan, facts, readiness))
-
-
-def check_port(port: int) -> None:
-    """Refuse a port that somebody listens on.
-
-    Raises:
-        MachineError: names the process, where it can be seen.
-    """
-    owner = listener(port)
-    if owner is not None:
-        by = f"process {owner}" if owner else "a process of another user"
-        raise MachineError(f"already in use by {by}", where=f"port {port}", fix="stop it or choose another --port")
 
 
 def attach(started: Started, plan: LaunchPlan, log: Path) -> Report | None:
@@ -102,42 +90,40 @@ def attach(started: Started, plan: LaunchPlan, log: Path) -> Report | None:
                 time.sleep(_POLL)
         _show(lines)
     except KeyboardInterrupt:
-        stop(started.server, plan.request.port)
+        registry.stop(started.server, plan.request.port)
         return None
     code = started.server.exit_code
-    stop(started.server, plan.request.port)
+    registry.stop(started.server, plan.request.port)
     ending = "its process is gone" if code is None else f"exit code {code}" if code >= 0 else f"signal {-code}"
     return _explained("RUN006", ending, plan, log)
-
-
-def stop(server: Server, port: int) -> tuple[int, ...]:
-    """Stop a server with all its children and forget it; gives the pids that had to be killed."""
-    # A second Ctrl-C must not leave half a server behind.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        killed = server.stop()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    registry.forget(port)
-    return killed
 
 
 def running_report(plan: LaunchPlan, facts: RunningFacts, readiness: Readiness) -> Report:
     """Requested against active, as a report."""
     length = None if facts.acceptance is None else facts.acceptance.length
+    figures = facts.figures
     shown: dict[str, Json] = {
         "url": plan.url,
         "ready_after_s": round(readiness.seconds, 1),
         "speculation": plan.request.spec,
         "accept_length": None if length is None else round(length, 3),
+        "accept_length_by": {source.value: round(value, 3) for source, value in figures.accept_length.items()},
+        "running_requests_by": {source.value: value for source, value in figures.running.items()},
+        "tokens_per_second_by": {source.value: round(value, 1) for source, value in figures.throughput.items()},
         "max_running_requests": facts.limit,
         "attention_backend": facts.resolved.get("attention_backend"),
         "activity": [
-            {"feature": row.feature.id, "requested": row.requested, "state": row.state.value, "evidence": row.evidence}
+            {
+                "feature": row.id,
+                "requested": row.requested,
+                "state": row.state.value,
+                "source": row.source.value,
+                "evidence": row.evidence,
+            }
             for row in activity(facts)
         ],
     }
-    return Report(Target("server", plan.url), findings=judge_running(facts), facts=shown)
+    return Report(Target("server", plan.url), judge_running(facts), skipped(facts), shown)
 
 
 def _explained(rule: str, ending: str, plan: LaunchPlan, log: Path) -> Report:

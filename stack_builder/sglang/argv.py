@@ -115,6 +115,19 @@ def parse(arguments: Sequence[str], table: OptionTable) -> LaunchLine:
     return LaunchLine(table, tuple(reader.given), tuple(reader.problems + missing), values)
 
 
+def value_of(arguments: Sequence[str], *spellings: str) -> str | None:
+    """The value that one option has on a launch line, whatever the release; the last one counts, as in argparse.
+
+    For the few options that every release knows. :func:`parse` reads whole lines.
+    """
+    found = None
+    for number, word in enumerate(arguments):
+        option, equals, value = word.partition("=")
+        if option in spellings:
+            found = value if equals else arguments[number + 1] if number + 1 < len(arguments) else found
+    return found
+
+
 class _Reader:
     def __init__(self, table: OptionTable, tokens: list[str]) -> None:
         self.table = table

@@ -16,7 +16,7 @@ import pytest
 
 from stack_builder.bench import history
 from stack_builder.bench.results import read
-from stack_builder.patch.site import JOURNAL
+from stack_builder.diagnose.patches.site import JOURNAL
 from tests.hardening.faulty import Faulty, Host
 from tests.hardening.scenes import Scene, right_blobs, right_wheels
 from tests.unit.bench.test_history import FOUNDING, GUIDELLM

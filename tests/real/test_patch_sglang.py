@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from stack_builder.diagnose.patches.site import Site
 from stack_builder.errors import IntegrityError
 from stack_builder.patch import apply, revert
-from stack_builder.patch.site import Site
 from stack_builder.patch.transaction import recover
 from stack_builder.patchset import model
 from stack_builder.patchset.delegation import from_delegation

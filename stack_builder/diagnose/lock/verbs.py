@@ -24,6 +24,9 @@ from stack_builder.stack.lock import Lock
 from stack_builder.stack.spec import StackSpec
 from stack_builder.wheels.store import Store
 
+NOT_ASKED = "no index was asked (--offline)"
+"""Why rules about what an index serves today are skipped where the caller wanted it so."""
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -94,7 +97,7 @@ def check_lock(folder: Path, spec: StackSpec, indexes: Indexes | None, progress:
         UsageError: there is no lock, or it is malformed.
     """
     lock, text = lock_file.read(folder)
-    answers, why_not = None, "no index was asked (--offline)"
+    answers, why_not = None, NOT_ASKED
     if indexes is not None:
         try:
             wanted = [served.Wanted(a.name, a.version, a.filename, a.index) for a in lock.artifacts]

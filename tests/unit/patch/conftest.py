@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from stack_builder.diagnose.patches.site import Site, find
 from stack_builder.diagnose.target import TargetSpec
-from stack_builder.patch.site import Site, find
 from stack_builder.patchset import model
 from stack_builder.patchset.model import Patch
 

@@ -7,9 +7,8 @@ import signal
 import sys
 from collections.abc import Callable
 
+from stack_builder.diagnose.patches.site import Site
 from stack_builder.patch import apply, transaction
-from stack_builder.patch.site import Site
-from stack_builder.patch.transaction import pending
 from stack_builder.patchset.model import Patch
 
 
@@ -54,4 +53,4 @@ def interrupted(site: Site, series: list[Patch]) -> None:
         finally:
             os._exit(1)  # never back into pytest
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    assert pending(site)
+    assert site.interrupted

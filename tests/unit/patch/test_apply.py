@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from stack_builder.diagnose.patches.site import Site
 from stack_builder.errors import IntegrityError, MachineError, UsageError
 from stack_builder.patch import apply, revert
-from stack_builder.patch.site import Site
-from stack_builder.patch.transaction import pending, recover
+from stack_builder.patch.transaction import recover
 from stack_builder.patchset.model import Patch
 from tests.unit.patch.conftest import FILES, HEAD, WRAPPER_PATCH, make_patch, record_of, tree
 from tests.unit.patch.interruption import interrupted, killed_before_step
@@ -237,11 +237,11 @@ def test_a_kill_before_any_step_leaves_the_old_or_the_new_state(site: Site, seri
         shutil.copytree(old_tree, site.root)
         if not killed_before_step(len(outcomes), action):
             break
-        if not pending(site):
+        if not site.interrupted:
             assert tree_without_journal(site) in (old, new)
         recover(site)
         assert tree(site.root) in (old, new)
-        assert not pending(site)
+        assert not site.interrupted
         outcomes.append(tree(site.root) == new)
     assert outcomes == sorted(outcomes)  # nothing, then everything: one moment of commit
     assert outcomes.count(True) > 5

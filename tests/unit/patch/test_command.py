@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stack_builder.cli.app import run
+from stack_builder.diagnose.patches.site import Site
 from stack_builder.errors import ExitCode
-from stack_builder.patch.site import Site
 from stack_builder.patchset import model
 from stack_builder.patchset.model import Patch
 from tests.unit.patch.conftest import HEAD, TABLE_PATCH, WRAPPER_PATCH, tree

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from stack_builder.diagnose.patches.site import Site
 from stack_builder.errors import IntegrityError, UsageError
-from stack_builder.patch.site import Site
 from stack_builder.patchset import model
 from stack_builder.patchset.delegation import from_delegation
 from stack_builder.patchset.model import Hardware, Patch, Topology

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stack_builder.diagnose import catalogue
 from stack_builder.patchset.distribution import Distribution
-from stack_builder.patchset.model import Patch
-from stack_builder.patchset.states import State, Status
+from stack_builder.patchset.model import Hardware, Patch
+from stack_builder.patchset.states import State, Status, assess
 from stack_builder.report import Finding, Report, Target
 from stack_builder.report.model import Json
 
@@ -47,6 +47,33 @@ class Seen:
             "no_effect": self.status.no_effect if self.status else None,
             "files": list(self.patch.spec.files),
         }
+
+
+def look(
+    name: str, distributions: Mapping[str, Distribution], patches: Iterable[Patch], hardware: Hardware
+) -> list[Seen]:
+    """See where the patches of one distribution stand: those given, and those applied beside them.
+
+    Args:
+        name: of the distribution.
+        distributions: what the target holds.
+        patches: those that are wanted; only those for ``name`` count.
+        hardware: what it is to run on.
+
+    Raises:
+        UsageError: the distribution has no RECORD.
+        IntegrityError: its patch manifest is damaged.
+    """
+    wanted = [patch for patch in patches if patch.spec.distribution == name]
+    if name not in distributions:
+        return [Seen(patch) for patch in wanted]
+    distribution = distributions[name]
+    ids = {patch.id for patch in wanted}
+    series = [*wanted, *(patch for patch in distribution.applied if patch.id not in ids)]
+    return [
+        Seen(one.patch, distribution, one, extra=one.patch.id not in ids)
+        for one in assess(series, distribution, hardware)
+    ]
 
 
 def judge(target: Target, seen: Iterable[Seen], *, asked: bool, installed: bool, interrupted: bool) -> Report:

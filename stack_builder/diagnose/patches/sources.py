@@ -12,10 +12,10 @@ from packaging.utils import canonicalize_name
 
 from stack_builder.diagnose.doctor_targets import open_scene
 from stack_builder.diagnose.environment.collect import Scene
+from stack_builder.diagnose.patches import site as sites
+from stack_builder.diagnose.patches.site import Site
 from stack_builder.diagnose.target import TargetSpec
 from stack_builder.errors import IntegrityError, MachineError, UsageError
-from stack_builder.patch import site as sites
-from stack_builder.patch.site import Site
 from stack_builder.patchset.distribution import Distribution
 from stack_builder.patchset.wheel import from_wheel
 from stack_builder.stack import lock, spec

@@ -13,6 +13,7 @@ from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.patchset.distribution import Distribution
 
 JOURNAL = ".stackb-journal"  # what an interrupted run leaves beside the packages
+JOURNAL_FILE = "journal.json"  # in it, from the commit of the run to its end
 MAX_FILE = 64 << 20  # bytes; RECORD and modules are far smaller
 
 _FOLDERS = (
@@ -32,6 +33,11 @@ class Site:
     """
 
     root: Path
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a patch run was ended after its commit, so that old and new files may lie side by side."""
+        return (self.root / JOURNAL / JOURNAL_FILE).is_file()
 
     def read(self, path: str) -> bytes:
         """The bytes of a path below :attr:`root`.

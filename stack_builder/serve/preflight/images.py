@@ -1,0 +1,22 @@
+"""What the Docker engine says of an image, without starting or unpacking it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def labels(reference: str) -> tuple[Mapping[str, str] | None, str]:
+    """The labels of an image, or None and why they cannot be had.
+
+    The launch itself reports a missing image or engine as the failure that it is; a check only says what it could not
+    tell.
+    """
+    import docker
+    import docker.errors
+
+    try:
+        return dict(docker.from_env().images.get(reference).labels), ""
+    except docker.errors.ImageNotFound:
+        return None, f"the Docker engine has no image {reference}"
+    except docker.errors.DockerException:
+        return None, "no Docker engine answers"

@@ -1,0 +1,54 @@
+"""The launch line: options, gates, the model and its draft, as the SGLang that shall run reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from stack_builder.diagnose import catalogue
+from stack_builder.diagnose.sglang.check import check_launch
+from stack_builder.diagnose.sglang.locate import of_stack, source_of
+from stack_builder.diagnose.target import TargetSpec
+from stack_builder.errors import MachineError
+from stack_builder.report import Finding
+from stack_builder.serve.place import Environment
+from stack_builder.serve.preflight.launch import Launch, Said
+from stack_builder.sglang.source import SourceTree
+
+
+def check(launch: Launch) -> Said:
+    """Read SGLang's source in the environment, or in the wheel that the image was built from."""
+    try:
+        tree = _source(launch)
+    except MachineError as error:
+        # An image can be here without its wheels. What they would have told is skipped, not passed.
+        return Said(skipped=(catalogue.skipped("SGL001", str(error)),))
+    model = Path(launch.plan.request.model)
+    findings, skipped = check_launch(
+        tree,
+        _on_this_side(launch),
+        environment=launch.plan.env,
+        gpu=launch.architecture,
+        model=model if model.is_dir() else None,
+    )
+    return Said((*findings, *_release(tree, launch)), tuple(skipped), {"sglang": tree.version})
+
+
+def _source(launch: Launch) -> SourceTree:
+    if isinstance(launch.place, Environment):
+        return source_of(TargetSpec("venv", str(launch.place.folder)))
+    return of_stack(str(launch.folder))
+
+
+def _release(tree: SourceTree, launch: Launch) -> tuple[Finding, ...]:
+    wanted = launch.spec.requires.get("sglang")
+    if wanted is None or wanted.removeprefix("==") == tree.version:
+        return ()
+    detail = f"the stack is for sglang{wanted}, the environment has {tree.version}"
+    return (catalogue.finding("RUN011", detail=detail, distribution=f"sglang {tree.version}"),)
+
+
+def _on_this_side(launch: Launch) -> tuple[str, ...]:
+    """The server's arguments with paths of this machine in place of those in a container."""
+    inside: Mapping[str, str] = {mount.inside: str(mount.host) for mount in launch.plan.mounts}
+    return tuple(inside.get(word, word) for word in launch.plan.server_arguments)
