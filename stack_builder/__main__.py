@@ -1,6 +1,24 @@
-"""Run the command line: ``python -m stack_builder``."""
+"""Run the command line: ``stackb`` and ``python -m stack_builder``."""
 
-from stack_builder.cli.app import main
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code.
+
+    Imports take a tenth of a second, and Ctrl-C may come at any time: nothing heavy is imported above.
+    """
+    try:
+        from stack_builder.cli.app import run
+
+        sys.exit(run(sys.argv[1:]))
+    except KeyboardInterrupt:
+        os.write(2, b"stackb: interrupted\n")
+        os._exit(130)
+
 
 if __name__ == "__main__":
     main()

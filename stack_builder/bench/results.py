@@ -188,6 +188,8 @@ def read(path: Path) -> Results:
     Raises:
         UsageError: no such file, or not results.
     """
+    if path.is_dir():
+        raise UsageError("is a folder", where=path, fix="give the file that stackb bench --output wrote")
     if not path.is_file():
         raise UsageError("no such file", where=path)
     if path.stat().st_size > MAX_FILE:

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import typer
+from typer.exceptions import TyperException
 
 from stack_builder import __version__
 from stack_builder.errors import ExitCode, StackbError, from_os_error
@@ -75,11 +76,6 @@ def _not_loaded() -> None:
     raise AssertionError("a command was run that the call does not name")
 
 
-def main() -> None:
-    """Run the command line and leave with a code of :class:`ExitCode`."""
-    sys.exit(run(sys.argv[1:]))
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run one call.
 
@@ -90,11 +86,13 @@ def run(arguments: Sequence[str]) -> int:
         if getattr(sys, name) is None:  # closed by the caller (>&-)
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as the process lives
     try:
-        build_app(arguments)(args=list(arguments), prog_name="stackb")
-    except SystemExit as stop:  # how typer ends: --help, usage errors, typer.Exit, Ctrl-C
-        if stop.code == ExitCode.INTERRUPTED:
-            return _fail("interrupted", ExitCode.INTERRUPTED)
-        return stop.code if isinstance(stop.code, int) else ExitCode.CLEAN
+        command = typer.main.get_command(build_app(arguments))
+        with command.make_context("stackb", list(arguments)) as context:
+            command.invoke(context)
+    except typer.Exit as stop:
+        return stop.exit_code
+    except TyperException as error:
+        return _misused(error)
     except KeyboardInterrupt:
         return _fail("interrupted", ExitCode.INTERRUPTED)
     except StackbError as error:
@@ -112,6 +110,19 @@ def run(arguments: Sequence[str]) -> int:
         where = f"{type(error).__name__}: {error}".splitlines()[0]
         return _fail(f"internal error: {where}. Report it with STACKB_DEBUG=1 set.", ExitCode.COULD_NOT_CHECK)
     return ExitCode.CLEAN
+
+
+def _misused(error: TyperException) -> int:
+    """Report a call that typer could not read in one line; it has several, with the usage first."""
+    text = error.format_message()
+    if text.startswith("Usage:"):  # a group without a command: the text is its help
+        typer.echo(text, err=True)
+        return ExitCode.USAGE
+    context = getattr(error, "ctx", None)
+    what = " ".join(text.replace("Value error, ", "").split()).rstrip(".")
+    called = "stackb" if context is None else context.command_path
+    end = "" if what.endswith("?") else "."
+    return _fail(f"{what[:1].lower()}{what[1:]}{end} See {called} --help.", ExitCode.USAGE)
 
 
 def _fail(line: str, code: ExitCode) -> int:

@@ -24,6 +24,7 @@ from stack_builder.patchset.delegation import from_delegation
 from stack_builder.patchset.model import Hardware, Patch, Topology
 from stack_builder.patchset.plan import Plan, plan
 from stack_builder.patchset.states import State, assess
+from stack_builder.report.text import printable
 from stack_builder.stack import spec
 
 app = typer.Typer(no_args_is_help=True)
@@ -127,7 +128,7 @@ def _left_out(found: site.Site, wanted: _Wanted) -> ExitCode:
     code = ExitCode.CLEAN
     distributions = found.distributions()
     for name in sorted(wanted.distributions & set(distributions)):
-        for one in _seen(name, distributions, wanted):
+        for one in judge.look(name, distributions, wanted.patches, wanted.hardware):
             if one.status is not None and one.status.state in (State.DRIFTED, State.CONFLICT, State.NO_EFFECT):
                 typer.echo(f"left out: {one.patch.id}, {one.status.state.value}: {printable(_why(one))}", err=True)
                 code = ExitCode.FINDINGS if one.status.state is State.DRIFTED else code

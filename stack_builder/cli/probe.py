@@ -31,7 +31,7 @@ def command(
     format: Annotated[Format, typer.Option(help="Of the report.")] = Format.TEXT,  # noqa: A002
 ) -> None:
     """Run small programs in a target's own interpreter: what is mapped, what compiles, what runs."""
-    parsed = targets.parse(target)
+    parsed = targets.parse(target, kinds=("venv", "python", "image"))
     say = progress.for_terminal()
     outcomes = []
     for outcome in runner.run_probes(_interpreter(parsed, gpus), gpu=gpu, only=only or (), limit=time_limit):
@@ -51,6 +51,6 @@ def _interpreter(target: targets.TargetSpec, gpus: bool) -> runner.Interpreter:
             return runner.LocalInterpreter(Path(target.value))
         case "image":
             return runner.ContainerInterpreter(target.value, gpus=gpus)
-        case _:
+        case _:  # the default stack, where no environment is at hand
             fix = "give venv:DIR, python:EXE or image:REF"
             raise UsageError(f"probes need an interpreter, and {target.kind}: has none", where=target.value, fix=fix)

@@ -12,7 +12,7 @@ from stack_builder import progress, resources
 from stack_builder.cache.lock import in_use
 from stack_builder.cli.output import Format, emit
 from stack_builder.diagnose import target as targets
-from stack_builder.errors import StackbError, UsageError
+from stack_builder.errors import StackbError
 from stack_builder.files import claimed_folder
 from stack_builder.image.base.images import read_parts
 from stack_builder.image.verify import check_layout_version, compare, find_receipt, needs_layers, open_image, rebuild
@@ -47,9 +47,7 @@ def command(
 
     A difference is named by layer, file and field. Takes as long as the first build; --quick only reads the image.
     """
-    target = targets.parse(image)
-    if target.kind not in ("oci", "image"):
-        raise UsageError(f"'{image}' is no image", fix="write oci:DIR, oci:FILE.tar or image:NAME:TAG")
+    target = targets.parse(image, kinds=("oci", "image"))
     space, said = Workspace(resources.cache()), progress.for_terminal()
     with open_image(target.as_report_target()) as opened, ExitStack() as stack:
         parts = read_parts(opened.source, opened.digest)

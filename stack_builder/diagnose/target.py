@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from stack_builder import report
@@ -55,36 +56,70 @@ class TargetSpec:
         return report.Target(self.kind, self.value)
 
 
-def parse(text: str | None, environ: Mapping[str, str] = os.environ) -> TargetSpec:
+def parse(
+    text: str | None, environ: Mapping[str, str] = os.environ, *, kinds: Collection[str] = tuple(FORMS)
+) -> TargetSpec:
     """Read a TARGET; None stands for the active virtual environment, else ``./.venv``, else the default stack.
+
+    Args:
+        text: as typed.
+        environ: may name the active environment.
+        kinds: keys of :data:`FORMS` that the command takes.
 
     Raises:
         UsageError: an unknown kind, nothing there, no reading or several; lists the readings.
     """
     if text is None:
         return _default(environ)
+    forms = " or ".join(FORMS[kind] for kind in kinds)
     kind, colon, value = text.partition(":")
     if colon and kind in FORMS:
+        if kind not in kinds:
+            raise UsageError(f"this command takes no {kind}:", where=text, fix=f"write {forms}")
         if not value:
             raise UsageError(f"'{text}' names nothing", fix=f"write {FORMS[kind]}")
         return _existing(TargetSpec(kind, value))
-    readings = _readings(text)
+    if colon and not Path(text).exists() and (meant := _meant(kind)):
+        raise UsageError(f"no kind of target '{kind}:'", where=text, fix=f"did you mean {meant}:{value}?")
+    readings = [reading for reading in _readings(text) if reading.kind in kinds]
     if len(readings) == 1:
         return readings[0]
     if readings:
         choices = " or ".join(f"{reading.kind}:{reading.value}" for reading in readings)
         raise UsageError(f"'{text}' can be read in {len(readings)} ways", fix=f"write {choices}")
     what = "is nothing that can be checked" if Path(text).exists() else "is no file, folder, stack or tagged image"
-    raise UsageError(f"'{text}' {what}", fix=f"write one of {', '.join(FORMS.values())}")
+    raise UsageError(f"'{text}' {what}", fix=f"write {forms}")
+
+
+def _meant(kind: str) -> str | None:
+    """The kind that a word before a colon was meant to be; other words can be names of images."""
+    if kind == "docker":  # as build --output has it
+        return "image"
+    return next(iter(get_close_matches(kind, FORMS, n=1, cutoff=0.75)), None)
 
 
 def _default(environ: Mapping[str, str]) -> TargetSpec:
+    """The target of a command that names none.
+
+    Raises:
+        UsageError: an environment is active that serves nothing, such as the one that stackb itself runs in.
+    """
     active = environ.get("VIRTUAL_ENV")
-    if active:
-        return _existing(TargetSpec("venv", active))
-    if _is_venv(Path(".venv")):
-        return TargetSpec("venv", ".venv")
-    return TargetSpec("stack", spec.DEFAULT_STACK)
+    target = _existing(TargetSpec("venv", active)) if active else TargetSpec("venv", ".venv")
+    if not _is_venv(target.path):
+        return TargetSpec("stack", spec.DEFAULT_STACK)
+    if not _may_serve(target.path):
+        what = "no TARGET was given, and this environment holds neither torch nor SGLang"
+        raise UsageError(what, where=target.value, fix=f"name one, such as stack:{spec.DEFAULT_STACK} or venv:DIR")
+    return target
+
+
+def _may_serve(venv: Path) -> bool:
+    """Whether an environment holds torch or SGLang, or sees packages from elsewhere."""
+    if re.search(r"system-site-packages\s*=\s*true", (venv / "pyvenv.cfg").read_text(errors="replace"), re.IGNORECASE):
+        return True
+    wanted = ("torch-*.dist-info", "sglang-*.dist-info", "torch", "sglang")
+    return any(any(venv.glob(f"lib*/python3*/site-packages/{name}")) for name in wanted)
 
 
 def _existing(target: TargetSpec) -> TargetSpec:

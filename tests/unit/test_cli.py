@@ -51,11 +51,61 @@ def test_help_imports_nothing_heavy() -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_unknown_command_is_a_usage_error() -> None:
-    result = stackb("frobnicate")
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (("frobnicate",), "no such command 'frobnicate'. See stackb --help."),
+        (("patch", "lst"), "no such command 'lst'. Did you mean 'list'? See stackb patch --help."),
+        (("schema",), "missing argument"),
+        (("schema", "nothing"), "'nothing' is not one of 'report', 'lock', 'receipt'"),
+        (("schema", "--nope"), "no such option: --nope"),
+        (("schema", "lock", "more"), "See stackb schema --help."),
+    ],
+)
+def test_a_call_that_cannot_be_read_is_one_line(call: tuple[str, ...], says: str) -> None:
+    result = stackb(*call)
     assert result.returncode == ExitCode.USAGE
-    assert "frobnicate" in result.stderr
-    assert "Traceback" not in result.stderr
+    assert says in result.stderr
+    assert result.stderr.startswith("stackb: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "7"])
+def test_a_terminal_without_a_width_loses_no_text(columns: str) -> None:
+    listed = stackb("patch", "list", env={"COLUMNS": columns}).stdout
+    assert "symm-mem-sm12" in listed
+    assert listed == stackb("patch", "list", env={"COLUMNS": "80"}).stdout
+
+
+def test_ctrl_c_while_modules_load_is_one_line() -> None:
+    """The first module that a command loads sends the signal, as a person's hand might."""
+    code = (
+        "import os, signal, sys\n"
+        "class Hand:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Hand())\n"
+        "sys.argv = ['stackb', '--help']\n"
+        "from stack_builder.__main__ import main\n"
+        "main()\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr, result.stdout) == (130, "stackb: interrupted\n", "")
+
+
+def test_a_reader_that_leaves_is_no_failure() -> None:
+    command = f"{sys.executable} -m stack_builder schema report | true; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_folder_where_results_belong_is_called_one(tmp_path: Path) -> None:
+    result = stackb("policy", str(tmp_path))
+    assert (result.returncode, result.stderr) == (
+        ExitCode.USAGE,
+        f"stackb: {tmp_path}: is a folder. Give the file that stackb bench --output wrote.\n",
+    )
 
 
 def test_unknown_stack_names_those_there_are() -> None:

@@ -96,8 +96,33 @@ def test_what_is_not_there_is_one_line(places: Path, text: str, says: str) -> No
 
 
 def test_without_a_target_the_active_environment_then_dot_venv_then_the_default_stack(places: Path) -> None:
+    (places / "env/lib/python3.12/site-packages/torch-2.11.0.dist-info").mkdir(parents=True)
     assert target.parse(None, {"VIRTUAL_ENV": str(places / "env")}) == TargetSpec("venv", str(places / "env"))
     assert target.parse(None, {}) == TargetSpec("stack", "cu130-sglang-0.5.23")
-    (places / ".venv").mkdir()
+    (places / ".venv/lib/python3.12/site-packages/sglang").mkdir(parents=True)
     (places / ".venv/pyvenv.cfg").touch()
     assert target.parse(None, {}) == TargetSpec("venv", ".venv")
+
+
+def test_an_environment_that_serves_nothing_is_no_default(places: Path) -> None:
+    """Such as stackb's own, which is active where the README's first steps end."""
+    with pytest.raises(UsageError, match=r"neither torch nor SGLang.*stack:cu130-sglang-0\.5\.23 or venv:DIR"):
+        target.parse(None, {"VIRTUAL_ENV": str(places / "env")})
+    assert target.parse("venv:env").kind == "venv"
+    (places / "env/pyvenv.cfg").write_text("include-system-site-packages = true\n")
+    assert target.parse(None, {"VIRTUAL_ENV": str(places / "env")}).kind == "venv"
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("wheel:folder", "wheels:folder"), ("stacks:x", "stack:x"), ("docker:a:1", "image:a:1")]
+)
+def test_a_mistyped_kind_is_no_image(places: Path, text: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"Did you mean {meant}"):
+        target.parse(text)
+
+
+def test_a_command_offers_the_kinds_that_it_takes(places: Path) -> None:
+    for text in ("garbage", "env", "stack:cu130-sglang-0.5.23"):
+        with pytest.raises(UsageError) as refused:
+            target.parse(text, kinds=("oci", "image"))
+        assert str(refused.value.fix) == "write oci:DIR|TAR or image:REF"
