@@ -119,7 +119,8 @@ def _may_serve(venv: Path) -> bool:
     if re.search(r"system-site-packages\s*=\s*true", (venv / "pyvenv.cfg").read_text(errors="replace"), re.IGNORECASE):
         return True
     wanted = ("torch-*.dist-info", "sglang-*.dist-info", "torch", "sglang")
-    return any(any(venv.glob(f"lib*/python3*/site-packages/{name}")) for name in wanted)
+    # a list, so that every folder that was opened is closed
+    return any(list(venv.glob(f"lib*/python3*/site-packages/{name}")) for name in wanted)
 
 
 def _existing(target: TargetSpec) -> TargetSpec:
