@@ -22,6 +22,7 @@ from tests.hardening.scenes import Scene, right_blobs, right_wheels
 from tests.unit.bench.test_history import FOUNDING, GUIDELLM
 from tests.unit.image.conftest import base_layout, kit, make_wheel  # noqa: F401 - fixtures
 from tests.unit.patch.conftest import FILES, HEAD, TABLE_PATCH, WRAPPER_PATCH, record_of, tree
+from tests.unit.serve.conftest import port, serve, stack, venv  # noqa: F401 - fixtures
 from tests.unit.wheels.conftest import index_server, stack_folder  # noqa: F401 - fixtures
 
 FAULTS = Path(__file__).parents[1] / "fixtures" / "faults.c"

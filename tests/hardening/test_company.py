@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,10 +15,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.hardening.faulty import Faulty, Mode
+from stack_builder.serve.processes import listener
+from tests.hardening.faulty import Faulty, Host, Mode
 from tests.hardening.plugin import Recorder, Sample
 from tests.hardening.scenes import Scene
 from tests.hardening.test_faults import HEARD, told
+from tests.unit.serve.conftest import Serve
 
 SCENES = ["fetch", "build layout", "patch apply", "history"]
 
@@ -153,3 +156,19 @@ def test_a_small_disk(
     assert again.out.splitlines()[0] == elsewhere.out.splitlines()[0]
     assert json.loads((faulty.folder / "elsewhere" / "index.json").read_bytes())
     hardened("build", f"a tmpfs of 700 kB as {what}", code=3, shown=full.line if what == "output folder" else "")
+
+
+def test_readiness_under_a_clock_that_jumps(serve: Serve, port: int, host: Host, hardened: Recorder) -> None:
+    clock = {"LD_PRELOAD": str(host.library), "FAULTS": f"/:{int(Mode.CLOCK)}:0:0"}
+    child = serve("--spec", "none", "--model", "some/target", "--detach", "--format", "json", **clock)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 0, errors
+    seconds = [float(found) for found in re.findall(r"^ *(-?[0-9.]+) s  ", errors, re.MULTILINE)]
+    assert seconds
+    assert seconds == sorted(seconds)
+    assert 0 <= seconds[0] <= seconds[-1] < 60
+    stopping = serve("--stop", **clock)
+    stopping.communicate(timeout=60)
+    assert stopping.returncode == 0
+    assert listener(port) is None
+    hardened("serve", "the clock jumps a day ahead and back at every look: start, readiness, stop")
