@@ -38,7 +38,7 @@ class Daemon:
         (self.folder / "pid").unlink(missing_ok=True)
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(argv, stdout=log, stderr=log)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while subprocess.run(["docker", "-H", self.host, "version"], capture_output=True, check=False).returncode:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 pytest.skip("no second Docker engine can be started here")
