@@ -296,7 +296,8 @@ def _judge_speculation(facts: RunningFacts) -> tuple[Finding, ...]:
     }
     if length is None:
         return (catalogue.finding("RUN003", evidence=evidence),)
-    if length >= HARDLY_RIGHT:
+    # an adaptive server may rightly not draft: its acceptance is no proof either way
+    if length >= HARDLY_RIGHT or facts.resolved.get("speculative_adaptive") is True:
         return ()
     detail = f"accept length {length:.2f}: {facts.acceptance.tokens} tokens in {facts.acceptance.verify_steps} steps"
     return (catalogue.finding("RUN002", detail=detail, evidence=evidence),)
