@@ -19,7 +19,7 @@ from stack_builder.trees import tars
 from stack_builder.trees.blobs import Blobs
 from stack_builder.trees.mapping import mapped
 from stack_builder.trees.members import MemberCache
-from stack_builder.trees.packs import WHOLE, PackWriter, is_object, read_index
+from stack_builder.trees.packs import SMALL_OBJECT, WHOLE, PackWriter, is_object, read_index
 
 FILE: Final = "file"
 OUTLINE: Final = "outline"
@@ -29,6 +29,8 @@ DIRECTORY: Final = "directory"
 LINK: Final = "link"
 HARD_LINK: Final = "hard link"
 OTHER: Final = "other"
+
+_SELDOM_READ = (".pyc", ".h", ".hpp", ".cuh", ".inl", ".cubin")  # half of an image's small files; nobody asks for them
 
 
 class Row(NamedTuple):
@@ -96,7 +98,7 @@ def prepare_layer(blobs: Blobs, name: str, digest: str | None, cache: MemberCach
         def write(file: BinaryIO) -> None:
             _write_pack(PackWriter(file, cache.folder), tars.decompressed(blob, known, where), where)
 
-        return cache.make(f"layer pack 1\0{known}", None, write)
+        return cache.make(f"layer pack 2\0{known}", None, write)
 
 
 @contextmanager
@@ -139,13 +141,15 @@ def _write_pack(writer: PackWriter, chunks: Iterator[bytes], where: str) -> None
     rows = []
     for number, member in enumerate(tars.members(stream, where)):
         kind, offset = _kind(member), 0
-        if kind == FILE and member.size <= WHOLE:
-            offset = writer.whole(stream.take(member.size))
-        elif kind == FILE:
-            kind = ABSENT
-            if is_object(stream.peek()):
-                made = writer.outline(member.size, stream.take(member.size), f"{where}: {member.name}")
+        if kind == FILE:
+            where_inside = f"{where}: {member.name}"
+            if member.size > SMALL_OBJECT and is_object(stream.peek()):
+                made = writer.outline(member.size, stream.take(member.size), where_inside)
                 kind, offset = (ABSENT, 0) if made is None else (OUTLINE, made)
+            elif member.size <= WHOLE and not member.name.endswith(_SELDOM_READ):
+                offset = writer.whole(stream.take(member.size))
+            else:
+                kind = ABSENT
         rows.append(_row(number, member, kind, offset))
     stream.drain()
     writer.finish(rows)

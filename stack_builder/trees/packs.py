@@ -1,6 +1,6 @@
 """Packs: what static checks read of one wheel or layer, together in one sparse file of the cache.
 
-Members stand one behind the other, each from a page's start: small ones as they are, shared objects as outlines
+Members stand one behind the other: small ones as they are, shared objects as outlines
 (:mod:`stack_builder.elf.outline`), so that a library of a gigabyte takes a few megabytes of disk. Behind them stands an
 index as JSON, then its length. A member of which no outline can be made is left out; whoever wants its bytes reads the
 archive again.
@@ -24,7 +24,11 @@ from stack_builder.trees.mapping import mapped_file
 WHOLE = 1 << 20
 """Bytes up to which a member is kept as it is. Everything that is not an object and is read has fewer."""
 
+SMALL_OBJECT = 64 << 10
+"""Bytes up to which an object is kept as it is; an outline would save little."""
+
 _PAGE = 4096
+_WORD = 16
 _FOOTER = struct.Struct("<Q8s")
 _MAGIC = b"stackb\0\1"
 
@@ -47,7 +51,7 @@ class PackWriter:
         start = self._file.seek(self._end)
         for data in chunks:
             self._file.write(data)
-        self._reserve(self._file.tell() - start)
+        self._reserve(self._file.tell() - start, _WORD)
         return start
 
     def outline(self, size: int, chunks: Iterable[Buffer], where: str) -> int | None:
@@ -55,6 +59,7 @@ class PackWriter:
 
         The object is read to its end in any case. What may be of use lies in a scratch file meanwhile.
         """
+        self._reserve(0, _PAGE)  # so that its holes are as large as they can be
         passing = Passing()
         with tempfile.TemporaryFile(dir=self._scratch) as scratch:
             for data in chunks:
@@ -71,7 +76,7 @@ class PackWriter:
                     self._file.seek(self._end + first)
                     self._file.write(view[first:last])
         start = self._end
-        self._reserve(size)
+        self._reserve(size, _WORD)
         return start
 
     def finish(self, index: object) -> None:
@@ -81,8 +86,8 @@ class PackWriter:
         self._file.write(data)
         self._file.write(_FOOTER.pack(len(data), _MAGIC))
 
-    def _reserve(self, size: int) -> None:
-        self._end += -(-size // _PAGE) * _PAGE
+    def _reserve(self, size: int, alignment: int) -> None:
+        self._end = -(-(self._end + size) // alignment) * alignment
 
 
 def read_index(pack: memoryview, where: str) -> object:

@@ -22,7 +22,7 @@ from stack_builder.trees import Entry
 from stack_builder.trees.index import Index
 from stack_builder.trees.mapping import mapped
 from stack_builder.trees.members import MemberCache
-from stack_builder.trees.packs import WHOLE, PackWriter, is_object, read_index
+from stack_builder.trees.packs import SMALL_OBJECT, PackWriter, is_object, read_index
 from stack_builder.wheels import names
 from stack_builder.wheels.archive import STORED, WheelArchive
 from stack_builder.wheels.zipformat import Entry as ZipEntry
@@ -148,7 +148,7 @@ class WheelsTree:
             def write(file: BinaryIO) -> None:
                 _write_pack(PackWriter(file, self._cache.folder), wheel.path)
 
-            return self._cache.make(f"wheel pack 1\0{wheel.identity}", None, write)
+            return self._cache.make(f"wheel pack 2\0{wheel.identity}", None, write)
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # decompressing releases the lock
             packs = list(pool.map(make, wheels))
@@ -196,7 +196,7 @@ def _write_pack(writer: PackWriter, path: Path) -> None:
             if not is_object(first):
                 continue
             content = chain((first,), chunks)
-            if entry.size <= WHOLE:
+            if entry.size <= SMALL_OBJECT:
                 offsets[entry.name] = writer.whole(content)
             elif (offset := writer.outline(entry.size, content, f"{path.name}: {entry.name}")) is not None:
                 offsets[entry.name] = offset

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import sysconfig
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +15,16 @@ from installer import install
 from installer.destinations import SchemeDictionaryDestination
 from installer.sources import WheelFile
 
+from stack_builder.elf.object import parse
 from stack_builder.errors import IntegrityError
+from stack_builder.trees import FileTree
 from stack_builder.trees import wheels as wheels_module
 from stack_builder.trees.directory import DirectoryTree
 from stack_builder.trees.members import MemberCache
+from stack_builder.trees.oci import OciTree
 from stack_builder.trees.union import UnionTree
 from stack_builder.trees.wheels import WheelsTree
+from tests.unit.trees.oci_images import layer_tar, write_layout
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 
@@ -109,6 +114,28 @@ def test_a_damaged_member_leaves_nothing_in_the_cache(
     with WheelsTree([wheel]) as tree, pytest.raises(IntegrityError), tree.open(f"{SITE}/pkg/lib/libbig.so"):
         pass
     assert not [p for p in private_cache.rglob("*") if p.is_file()]
+
+
+def test_of_an_object_only_the_outline_is_kept(tmp_path: Path, private_cache: Path) -> None:
+    """The largest shared object beside this interpreter, as a member of a wheel and of a compressed layer."""
+    library = max(Path(sysconfig.get_path("platlib")).rglob("*.so"), key=lambda path: path.stat().st_size)
+    data = library.read_bytes()
+    expected = [parse(data, "x").needed, parse(data, "x").symbols.undefined(), list(parse(data, "x").symbols.defined())]
+    wheel = make_wheel(tmp_path, "one", {"pkg/lib.so": data})
+    layout = write_layout(tmp_path / "layout", [layer_tar([("lib.so", data)])])
+    with WheelsTree([wheel]) as packed, OciTree(layout) as image:
+        places: list[tuple[FileTree, str]] = [(packed, f"{SITE}/pkg/lib.so"), (image, "/lib.so")]
+        for tree, path in places:
+            with tree.outline(path) as view:
+                elf = parse(view, "x")
+                assert [elf.needed, elf.symbols.undefined(), list(elf.symbols.defined())] == expected
+                assert len(view) == len(data)
+                assert view != data
+        packs = [file for file in (private_cache / "members").glob("*/*") if file.is_file()]
+        assert sum(file.stat().st_blocks * 512 for file in packs) < len(data)
+        for tree, path in places:
+            with tree.open(path) as view:
+                assert view == data
 
 
 def test_a_path_of_two_wheels_is_told(wheel: Path, tmp_path: Path) -> None:
