@@ -53,6 +53,9 @@ class Daemon:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait(timeout=60)
+        # a daemon mounts its folder on itself, and one that is killed leaves that
+        while subprocess.run(["umount", self.folder / "data"], capture_output=True, check=False).returncode == 0:
+            pass
         with suppress(OSError, ValueError):  # what a killed daemon left running and no later one took over
             os.kill(int((self.folder / "exec/containerd/containerd.pid").read_text()), signal.SIGTERM)
 
