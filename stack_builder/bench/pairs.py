@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
-from stack_builder.bench import guards
-from stack_builder.bench.clocks import Clock, ClockWatch
+from stack_builder.bench import guards, outcome
+from stack_builder.bench.clocks import ClockWatch
 from stack_builder.bench.compare import log_ratios
 from stack_builder.bench.load import Load, Run, Stop, run
 from stack_builder.bench.metrics import figures
 from stack_builder.bench.prompts import load_prompts
-from stack_builder.bench.results import ArmResult, Reason, Results, RunResult, Settings, level_text
+from stack_builder.bench.results import ArmResult, Results, RunResult, Settings, level_text
 from stack_builder.bench.server import ServerEye, ServerFacts, Watch
 from stack_builder.bench.statistics import Says, ratio
 from stack_builder.bench.stream import Api
@@ -172,8 +172,8 @@ class _Session:
         )
         return Results(
             id=self._id,
-            started=_iso(self._started),
-            ended=_iso(datetime.now(UTC)),
+            started=outcome.iso(self._started),
+            ended=outcome.iso(datetime.now(UTC)),
             settings=self._settings,
             arms=arms,
             runs=runs,
@@ -262,11 +262,11 @@ class _Session:
                 tick=lambda _record: self._task.advance(1),
             )
         seen = self._seen(arm, load, done, watch, time.process_time() - cpu)
-        result = _result(arm, level, number, len(self._runs), at, seen)
+        result = outcome.of_run(seen, arm=arm.name, level=level, number=number, order=len(self._runs), at=at)
         if done.interrupted:
-            result = _cut(result, alone=len(self._arms) == 1)
+            result = outcome.cut(result, alone=len(self._arms) == 1)
         self._runs.append(result)
-        self._progress.note(_line(label, result))
+        self._progress.note(outcome.line(label, result))
         if self._save is not None:
             self._save(self.results())
 
@@ -361,52 +361,3 @@ def _rotated(prompts: Sequence[str], by: int) -> Sequence[str]:
 
 def _warm_up(load: Load) -> Load:
     return replace(load, tokens=max(load.tokens // _WARM_SHARE, 4), requests=load.clients, rate=None, seconds=None)
-
-
-def _result(arm: _Live, level: float, number: int, order: int, at: datetime, seen: guards.Seen) -> RunResult:
-    return RunResult(
-        arm=arm.name,
-        level=level,
-        round=number,
-        order=order,
-        at=_iso(at),
-        figures=seen.figures,
-        running=seen.watch.mean_running,
-        waiting=sum(seen.watch.waiting) / len(seen.watch.waiting) if seen.watch.waiting else None,
-        retracted=seen.watch.retracted,
-        accept_length=seen.accept_length,
-        server_tokens=seen.watch.tokens,
-        mhz=_mean_clock(seen.clocks),
-        rejected=guards.judge(seen),
-        notes=guards.notes(seen),
-    )
-
-
-def _cut(result: RunResult, *, alone: bool) -> RunResult:
-    """Mark a run that Ctrl-C ended: it spoils a pair's round, but a server alone may be judged by what it did."""
-    done, sent = result.figures.completed, result.figures.requests
-    reason = Reason("BENCH012", f"{done} of {sent} requests were complete")
-    if alone:
-        return replace(result, notes=(*result.notes, reason))
-    return replace(result, rejected=(*result.rejected, reason))
-
-
-def _mean_clock(clocks: Sequence[Clock]) -> float | None:
-    return sum(clock.mhz for clock in clocks) / len(clocks) if clocks else None
-
-
-def _line(label: str, result: RunResult) -> str:
-    if result.rejected:
-        return f"{label}: rejected: {'; '.join(reason.detail for reason in result.rejected)}"
-    shown = [f"{result.figures.full_throughput:.1f} tok/s"]
-    if result.figures.ttft and result.figures.tpot:
-        shown.append(f"TTFT {result.figures.ttft.p50:.0f} ms, TPOT {result.figures.tpot.p50:.2f} ms")
-    if result.running is not None:
-        shown.append(f"batch {result.running:.1f}")
-    if result.accept_length is not None:
-        shown.append(f"accept length {result.accept_length:.2f}")
-    return f"{label}: {', '.join(shown)}"
-
-
-def _iso(time_: datetime) -> str:
-    return time_.strftime("%Y-%m-%dT%H:%M:%SZ")
