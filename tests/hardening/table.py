@@ -21,6 +21,14 @@ GROUPS = {
     "history": "every bench that was logged before is still read, and the next one is logged.",
     "serve": "readiness is told once, rightly, and nothing is left running.",
     "cache": "only what nothing needs is removed, and what is damaged is named.",
+    "wheels": "the wheel is refused, and no image is written.",
+    "images": "the image is refused, and nothing outside the cache was written or removed.",
+    "indexes": "nothing that the page says is believed, and no wheel is stored whose hash is not the lock's.",
+    "documents": "the document is refused.",
+    "models": "the model is refused, or judged by what can be read.",
+    "logs": "the log is explained, and no control character reaches the terminal.",
+    "servers": "the server's answer is refused or counted as an error.",
+    "secrets": "no planted secret stands in anything that was printed or written.",
     "docker": "the image's ID in the engine is the digest of its configuration.",
 }
 """Groups of rows, in order, and what *survived* means in each."""
