@@ -67,7 +67,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         """See :class:`Progress`."""
-        print(text, file=sys.stderr, flush=True)  # noqa: T201 - the one place that writes plain lines
+        print(_plain(text), file=sys.stderr, flush=True)  # noqa: T201 - the one place that writes plain lines
 
 
 class _LineTask:
@@ -106,7 +106,7 @@ class Bars:
 
     def note(self, text: str) -> None:
         """See :class:`Progress`."""
-        print(text, file=sys.stderr, flush=True)  # noqa: T201 - see Lines.note
+        print(_plain(text), file=sys.stderr, flush=True)  # noqa: T201 - see Lines.note
 
     def _enter(self) -> RichProgress:
         """Give the one live display, started with the first task: a terminal holds no second one."""
@@ -148,6 +148,11 @@ class _BarTask:
             seconds = max(time.monotonic() - self._started, 0.1)
             text += f", {amount_text(int(max(self._done, 0) / seconds), 'bytes')}/s"
         self._bars.update(self._handle, completed=self._done, amount=text)
+
+
+def _plain(text: str) -> str:
+    """Without what a terminal would obey: notes quote what servers answer."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def for_terminal() -> Progress:

@@ -8,6 +8,7 @@ and the guards that need them say so.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -163,7 +164,9 @@ class ServerEye:
             match = _SAMPLE.match(line)
             if match is not None:
                 with suppress(ValueError):
-                    counters[match[1]] = counters.get(match[1], 0.0) + float(match[2])
+                    value = float(match[2])
+                    if math.isfinite(value):
+                        counters[match[1]] = counters.get(match[1], 0.0) + value
         return counters
 
     async def _json(self, path: str) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from stack_builder import __version__
+from stack_builder.cli import output
 from stack_builder.errors import ExitCode, StackbError, from_os_error
 
 # name -> one line for --help. Each is a module of this package with a function ``command`` or, for a group, a Typer
@@ -51,8 +52,12 @@ def _version(value: bool) -> None:
 
 def root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+    redact: bool = typer.Option(
+        True, "--redact/--no-redact", help="Take home folders, names and secrets out of reports."
+    ),
 ) -> None:
     """Reproducible CUDA 13 serving stacks: lock, build, diagnose, serve and measure."""
+    output.redact_reports(redact)
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
@@ -126,7 +131,7 @@ def _misused(error: TyperException) -> int:
 
 
 def _fail(line: str, code: ExitCode) -> int:
-    typer.echo(f"stackb: {_printable(line)}", err=True)
+    typer.echo(f"stackb: {_printable(output.redacted(line))}", err=True)
     return code
 
 

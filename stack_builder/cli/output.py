@@ -37,11 +37,35 @@ def emit(
 ) -> ExitCode:
     """Write ``report`` to stdout, or, where it is not what the command was asked for, ``aside`` to stderr.
 
+    Home folders, names and secrets are taken out unless the call says ``--no-redact``.
+
     Returns:
         the exit code of the command: 0 clean, 1 findings, 3 with ``strict`` where a rule was skipped.
     """
+    if _Redaction.wanted:
+        from stack_builder.report.redact import Redactor
+
+        report = Redactor.here().report(report)
     write(_rendered(report, format), aside=aside)
     return report.exit_code(strict=strict)
+
+
+def redact_reports(wanted: bool) -> None:
+    """Say whether the reports of this call are redacted: ``stackb --no-redact COMMAND …`` switches it off."""
+    _Redaction.wanted = wanted
+
+
+def redacted(line: str) -> str:
+    """A line for the user, as far as it may be shown."""
+    if not _Redaction.wanted:
+        return line
+    from stack_builder.report.redact import Redactor
+
+    return Redactor.here().text(line)
+
+
+class _Redaction:
+    wanted = True
 
 
 def write(text: str, *, aside: bool = False) -> None:

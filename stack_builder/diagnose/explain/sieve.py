@@ -99,11 +99,15 @@ def _marks(hits: _Hits, lines: list[bytes], before: int, owed: int) -> tuple[set
     Negative offsets are lines of the piece before, of which ``before`` are at hand.
     """
     marks = set(range(min(owed, len(lines))))
+    marked = min(owed, len(lines))  # all lines below this that an exception keeps are in
     owed = max(0, owed - len(lines))
     for offset, regexes in hits.items():
         raw = lines[offset][:MAX_LINE]
         if _NONE in regexes and _EXCEPTION.search(raw):
-            marks.update(range(max(offset - _BEFORE, -before), min(offset + _AFTER, len(lines))))
+            end = min(offset + _AFTER, len(lines))
+            # of a log that is all exceptions each line is added once, not sixty times
+            marks.update(range(max(offset - _BEFORE, -before), min(offset, end)), range(max(offset, marked), end))
+            marked = max(marked, end)
             owed = max(owed, offset + _AFTER - len(lines))
         elif offset not in marks:
             text = _text(raw)
