@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from stack_builder import jsontext
 from stack_builder.errors import UsageError
@@ -23,6 +23,7 @@ MAX_RECEIPT = 16 << 20  # bytes
 SAME_BYTES = "same bytes"
 
 _STRICT = ConfigDict(extra="forbid")
+_Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class DebianPackage:
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-    name: str
-    version: str
+    name: _Word
+    version: _Word
     architecture: str
     sha256: str
     size: int
@@ -91,8 +92,8 @@ class WheelRecord:
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-    name: str
-    version: str
+    name: _Word
+    version: _Word
     filename: str
     sha256: str
     size: int

@@ -326,7 +326,7 @@ IMAGES: dict[str, tuple[list[str], list[bytes], Spoil, int, str]] = {
         AS_BASE, [tar(member("a"), member("a/x"))], nothing, 1, "contradicts",
     ),
     "index in index, 20 deep": (TO_DOCTOR, [tar()], lambda f: nested_index(f, 20), 1, "nested more than"),
-    "index in index as a base, 20 deep": (AS_BASE, [tar()], lambda f: nested_index(f, 20), 1, "manifest|index"),
+    "index in index as a base, 20 deep": (AS_BASE, [tar()], lambda f: nested_index(f, 20), 1, "no sha256 digest"),
     "a bit of the layer flipped": (TO_DOCTOR, [tar()], flipped, 1, "digest|damaged"),
     "a bit of the base's layer flipped": (AS_BASE, [tar()], flipped, 1, "digest|no layer"),
     "a digest that is a path": (
