@@ -41,10 +41,10 @@ class ErrorKind(StrEnum):
 
 
 class ExchangeError(Exception):
-    """A request that failed, with its class and a line for people."""
+    """A request that failed, with its class and a line for people: what a server says does not command a terminal."""
 
     def __init__(self, kind: ErrorKind, detail: str) -> None:
-        super().__init__(detail)
+        super().__init__("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in detail))
         self.kind = kind
 
 

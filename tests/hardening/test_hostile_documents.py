@@ -211,7 +211,7 @@ LOGS = {
     "terminal commands in an error": (
         b"\x1b]0;owned\x07\x1b[2J\xc2\x9b2JImportError: libnvrtc.so.13: cannot open shared object file\xe2\x80\xae\n", 1),
     "a line of 30 MB": (b"RuntimeError: " + b"x" * (30 << 20), 3),
-    "300,000 lines, each an exception": (b"ValueError: x\n" * 300_000, 3),
+    "10,000 lines, each an exception": (b"ValueError: x\n" * 10_000, 3),
     "symbols of 10,000 characters": (b"ImportError: a.so: undefined symbol: _Z" + b"N1a" * 5000 + b"\n", 1),
     "4 MB of zeros": (bytes(4 << 20), 3),
     "half of UTF-16": (b"\xff\xfe" + "RuntimeError: x".encode("utf-16-le")[:-1], 3),

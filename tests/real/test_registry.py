@@ -201,6 +201,25 @@ def test_after_one_change_only_what_changed_travels(proxy: Proxy, tmp_path: Path
     assert proxy.sent - before < 8_000
 
 
+def test_the_registry_itself_counts_what_a_changed_pin_costs(registry: int, tmp_path: Path) -> None:
+    """Its storage grows by the changed layer, the configuration and the manifest, to the byte; it receives no more."""
+    first, _, _ = _image(tmp_path / "a", ("torch", 6 * MIB), ("kernels", 4 * MIB), ("tqdm 1", MIB))
+    second, digest, layers = _image(tmp_path / "b", ("torch", 6 * MIB), ("kernels", 4 * MIB), ("tqdm 2", MIB))
+    _push(first, registry)
+    before = _stored(tmp_path / "registry")
+    _push(second, registry)
+    manifest = _files(second)[digest.removeprefix("sha256:")]
+    changed = layers[2].size + json.loads(manifest)["config"]["size"] + len(manifest)
+    assert sum(_stored(tmp_path / "registry").values()) - sum(before.values()) == changed
+    assert not list((tmp_path / "registry" / "data").rglob("_uploads/*/data"))
+
+
+def _stored(folder: Path) -> dict[str, int]:
+    """Size of each blob that a registry keeps, by digest (distribution's storage layout)."""
+    blobs = folder / "data" / "docker" / "registry" / "v2" / "blobs"
+    return {path.parent.name: path.stat().st_size for path in blobs.rglob("data")}
+
+
 def test_a_pull_fetches_only_what_is_not_there(registry: int, tmp_path: Path) -> None:
     first, _, _ = _image(tmp_path / "a", ("torch", 2 * MIB), ("tqdm 1", MIB))
     second, digest, layers = _image(tmp_path / "b", ("torch", 2 * MIB), ("tqdm 2", MIB))

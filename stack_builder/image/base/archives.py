@@ -70,15 +70,25 @@ class TarFiles:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._members: dict[str, tarfile.TarInfo] = {}
         try:
             self._tar = tarfile.open(path, "r:")  # noqa: SIM115 - closed by __exit__
-            self._members: dict[str, tarfile.TarInfo] = {}
+        except tarfile.TarError as error:
+            raise UsageError(f"is no tar ({error})", where=path) from error
+        try:
+            self._read()
+        except BaseException:
+            self._tar.close()
+            raise
+
+    def _read(self) -> None:
+        try:
             for member in self._tar:
                 self._members[member.name.removeprefix("./")] = member
                 if len(self._members) > _MAX_MEMBERS:
-                    raise UsageError(f"has more than {_MAX_MEMBERS} members", where=path)
+                    raise UsageError(f"has more than {_MAX_MEMBERS} members", where=self._path)
         except tarfile.TarError as error:
-            raise UsageError(f"is no tar ({error})", where=path) from error
+            raise UsageError(f"is no tar ({error})", where=self._path) from error
 
     def __enter__(self) -> TarFiles:
         return self
