@@ -78,7 +78,7 @@ CENTRAL, LOCAL, END = b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06"
 
 @cache
 def bomb() -> bytes:
-    """200 MiB of nothing in 200 kB, honestly declared."""
+    """200 MiB of nothing in 1 MB, honestly declared."""
     packer = zlib.compressobj(1, zlib.DEFLATED, -15)
     piece, crc, packed = bytes(1 << 20), 0, []
     for _ in range(200):
@@ -114,7 +114,7 @@ def lie(old: bytes, new: bytes) -> bytes:
 
 
 WHEELS: dict[str, tuple[Callable[[], bytes], str]] = {
-    "zip bomb: 200 MiB in 200 kB": (bomb, "a zip bomb"),
+    "zip bomb: 200 MiB in 1 MB": (bomb, "a zip bomb"),
     "central directory: fewer bytes than the stream has": (
         lambda: field(field(good(), CENTRAL, 24, "<L", 30), LOCAL, 22, "<L", 30),
         "larger than the wheel says|holds more bytes|not 300 as|30 ",

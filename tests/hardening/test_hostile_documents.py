@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.archives import WHEEL
-from tests.hardening.tiny import STACK
 from tests.hardening.hostile import BOUND, attempt
 from tests.hardening.plugin import Recorder
 from tests.hardening.test_hostile_archives import good
+from tests.hardening.tiny import STACK
 
 Answer = tuple[int, dict[str, str], bytes]
 HTML, JSON = {"Content-Type": "text/html"}, {"Content-Type": "application/vnd.pypi.simple.v1+json"}
