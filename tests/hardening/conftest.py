@@ -43,8 +43,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 @pytest.fixture
 def faulty(host: Host, tmp_path: Path) -> Faulty:
-    """``faulty(*ARGV, mode=, at=)`` runs ``stackb`` in ``tmp_path/work``, with its cache and state there."""
-    folder = tmp_path / "work"
+    """``faulty(*ARGV, mode=, at=)`` runs ``stackb`` in ``tmp_path/run``, with its cache and state there."""
+    folder = tmp_path / "run"
     folder.mkdir()
     return Faulty(host, folder, {"STACKB_CACHE_DIR": str(folder / "cache"), "STACKB_STATE_DIR": str(folder / "state")})
 

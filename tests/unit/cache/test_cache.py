@@ -134,7 +134,7 @@ def test_prune_keeps_off_while_a_command_uses_the_cache(
 
 def test_what_killed_commands_left_goes_and_what_is_worked_on_stays(cache: Path, hardened: Recorder) -> None:
     before = files(cache)
-    left = ["oci/partial/tmpx", "layers/.k.json.x.part", "scratch/verify-x/big", "base/new-x/root/file"]
+    left = ["oci/partial/tmpx", "layers/.k.json.x.part", "scratch/verify-x/big", "base/new-x/tree/file"]
     for name in left:
         (cache / name).parent.mkdir(parents=True, exist_ok=True)
         (cache / name).write_bytes(b"half")
