@@ -38,7 +38,7 @@ COMMANDS = {
     "pull": "Bring an image from a registry into an OCI layout.",
     "cache": "Show, check and clear what stackb keeps for later runs.",
     "export": "Write a compose file or Kubernetes objects that serve a stack.",
-    "schema": "Print the JSON schema of a report, a lock or a receipt.",
+    "schema": "Print the JSON schema of a document that stackb writes.",
 }
 
 _EPILOG = "Exit codes:\n\n\b\n" + "\n".join(f"{code:>4}  {code.meaning}" for code in ExitCode)

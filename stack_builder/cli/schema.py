@@ -22,7 +22,7 @@ class Document(StrEnum):
 
 
 def command(document: Annotated[Document, typer.Argument(help="Which document.")]) -> None:
-    """Print the JSON schema of a report, a lock, a receipt or the results of a bench."""
+    """Print the JSON schema of a document that stackb writes."""
     write(_report() if document is Document.REPORT else _of_class(document))
 
 
