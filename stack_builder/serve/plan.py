@@ -11,6 +11,7 @@ from typing import Literal
 
 from stack_builder import resources
 from stack_builder.errors import UsageError
+from stack_builder.sglang.caches import caches
 from stack_builder.stack.spec import ServeProfile
 
 Speculation = Literal["eagle3", "none"]
@@ -135,11 +136,7 @@ def make_plan(request: Request, profile: ServeProfile, *, python: str, mounts: S
 
 
 def workspace(stack: str) -> Path:
-    """Folder for a stack's JIT caches.
-
-    FlashInfer's cache has neither CUDA nor torch in its key (``flashinfer/jit/env.py``), so two stacks that share
-    one run each other's objects. Each stack gets its own.
-    """
+    """Folder for all JIT caches of a stack, which no other stack may share (:mod:`stack_builder.sglang.caches`)."""
     return resources.cache() / "jit" / stack
 
 
@@ -163,7 +160,7 @@ def _own_arguments(request: Request, mounts: Sequence[Mount]) -> dict[str, Scala
 
 
 def _environment(request: Request) -> dict[str, str]:
-    return {"FLASHINFER_WORKSPACE_BASE": str(workspace(request.stack)), "PYTHONUNBUFFERED": "1"}
+    return {**caches(str(workspace(request.stack))), "PYTHONUNBUFFERED": "1"}
 
 
 def _check_address(request: Request) -> None:

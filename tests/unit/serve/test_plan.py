@@ -17,6 +17,8 @@ from stack_builder.stack.spec import ServeProfile
 from .conftest import Serve
 
 PROFILE = ServeProfile(args={"attention-backend": "flashinfer", "enable-metrics": True, "tp-size": 8})
+# read in the wheels' own code: triton/knobs.py, tvm_ffi/cpp/extension.py, torch/_inductor/runtime/cache_dir_utils.py
+CACHE_VARIABLES = ("TRITON_CACHE_DIR", "TVM_FFI_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE")
 PAIR = {"stack": "s", "spec": "eagle3", "model": "m", "draft": "d"}
 
 
@@ -67,6 +69,10 @@ def test_dry_run_prints_the_command_that_would_run(serve: Serve, port: int, venv
     shown = json.loads(output)
     assert shown["command"][:3] == [str(venv / "bin" / "python3"), "-m", "sglang.launch_server"]
     assert shown["command"][shown["command"].index("--port") + 1] == str(port)
+    [mount] = shown["mounts"]
+    assert not mount["read_only"]
+    for variable in CACHE_VARIABLES:
+        assert shown["environment"][variable].startswith(mount["inside"])
     assert shown["environment"]["FLASHINFER_WORKSPACE_BASE"].endswith("/jit/standin")
     assert "same in every arm" in shown["reasons"]["--max-running-requests"]
 
@@ -82,6 +88,9 @@ def test_every_stack_has_a_profile_whose_arguments_have_reasons(stack: str, spec
     shown = json.loads(done.stdout)
     profile = stacks.load(stacks.find(stack)).serve[spec]
     assert set(profile.args) | set(profile.env) == set(profile.reasons)
+    writable = [volume["bind"] for volume in shown["container"]["volumes"].values() if volume["mode"] == "rw"]
+    assert writable == [shown["container"]["environment"]["FLASHINFER_WORKSPACE_BASE"]]
+    assert all(shown["container"]["environment"][name].startswith(writable[0]) for name in CACHE_VARIABLES)
     assert shown["container"]["image"] == f"stackb/{stack}"
     assert shown["container"]["command"] == shown["command"]
     assert ("--speculative-algorithm" in shown["command"]) == (spec == "eagle3")
