@@ -10,7 +10,11 @@ class Skip(Exception):
 
 
 class Fail(Exception):
-    """What was probed does not work; the text says how."""
+    """What was probed does not work; the text says how, and ``cause`` names it where it has a name."""
+
+    def __init__(self, text, cause=None):
+        super().__init__(text)
+        self.cause = cause
 
 
 def settings():
@@ -19,14 +23,14 @@ def settings():
 
 
 def run(name, probe):
-    """Run ``probe()``, which returns its facts, and print the one JSON object."""
-    result = {"schema_version": 1, "probe": name, "status": "ok", "reason": None, "facts": {}}
+    """Run ``probe()``, which returns its facts, and print the one JSON object (``stackb schema probe``)."""
+    result = {"schema_version": 1, "probe": name, "status": "ok", "reason": None, "cause": None, "facts": {}}
     try:
         result["facts"] = probe()
     except Skip as skip:
         result.update(status="skipped", reason=str(skip))
     except Fail as failure:
-        result.update(status="failed", reason=str(failure))
+        result.update(status="failed", reason=str(failure), cause=failure.cause)
     except Exception as error:
         result.update(status="failed", reason=f"{type(error).__name__}: {error}")
     sys.stdout.write("\n" + json.dumps(result, sort_keys=True) + "\n")

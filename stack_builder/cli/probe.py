@@ -10,10 +10,11 @@ import typer
 from stack_builder import progress
 from stack_builder.cli.output import Format, emit
 from stack_builder.diagnose import target as targets
-from stack_builder.diagnose.probes import judge_probes
+from stack_builder.diagnose.probes import judge_driver, judge_probes
 from stack_builder.errors import UsageError
 from stack_builder.probe import runner
 from stack_builder.report import Report
+from stack_builder.report.model import Json
 from stack_builder.report.text import printable
 
 
@@ -34,11 +35,18 @@ def command(
     parsed = targets.parse(target, kinds=("venv", "python", "image"))
     say = progress.for_terminal()
     outcomes = []
+    facts: dict[str, Json] = {}
     for outcome in runner.run_probes(_interpreter(parsed, gpus), gpu=gpu, only=only or (), limit=time_limit):
-        say.note(f"{outcome.status:>9}  {outcome.probe}" + (f": {printable(outcome.reason)}" if outcome.reason else ""))
+        say.note(
+            f"{outcome.status:>13}  {outcome.probe}" + (f": {printable(outcome.reason)}" if outcome.reason else "")
+        )
         outcomes.append(outcome)
+        if outcome.probe == "gpu" and (driver := judge_driver(outcome.facts)):
+            facts["driver"] = driver
+            verdict = "enough" if driver["enough"] else "too old"
+            say.note(f"{verdict:>13}  driver {driver['driver']}: CUDA {driver['cuda']} needs {driver['needed']}")
     findings, skipped = judge_probes(outcomes)
-    facts = {outcome.probe: dict(outcome.facts) for outcome in outcomes if outcome.status == "ok"}
+    facts |= {outcome.probe: dict(outcome.facts) for outcome in outcomes if outcome.status == "ok"}
     report = Report(parsed.as_report_target(), findings=findings, skipped=skipped, facts=facts)
     raise typer.Exit(emit(report, format, strict=strict))
 
@@ -46,7 +54,7 @@ def command(
 def _interpreter(target: targets.TargetSpec, gpus: bool) -> runner.Interpreter:
     match target.kind:
         case "venv":
-            return runner.LocalInterpreter(target.path / "bin" / "python3")
+            return runner.LocalInterpreter(target.path / "bin" / "python3", activated=True)
         case "python":
             return runner.LocalInterpreter(Path(target.value))
         case "image":

@@ -1,10 +1,10 @@
-"""``stackb schema report|lock|receipt|bench``: JSON schemas of what stackb writes."""
+"""``stackb schema report|lock|receipt|bench|probe``: JSON schemas of what stackb writes."""
 
 from __future__ import annotations
 
 import json
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,11 +19,18 @@ class Document(StrEnum):
     LOCK = "lock"
     RECEIPT = "receipt"
     BENCH = "bench"
+    PROBE = "probe"
 
 
 def command(document: Annotated[Document, typer.Argument(help="Which document.")]) -> None:
     """Print the JSON schema of a document that stackb writes."""
-    write(_report() if document is Document.REPORT else _of_class(document))
+    match document:
+        case Document.REPORT:
+            write(_report())
+        case Document.PROBE:
+            write(_probe())
+        case _:
+            write(_of_class(document))
 
 
 def _report() -> str:
@@ -45,6 +52,16 @@ def _of_class(document: Document) -> str:
     schema = adapter.json_schema()
     schema["properties"] = {"schema_version": {"const": version}, **schema["properties"]}
     schema["required"] = ["schema_version", *schema["required"]]
+    return _document(document, version, schema)
+
+
+def _probe() -> str:
+    from stack_builder.probe import result
+
+    return _document(Document.PROBE, result.SCHEMA_VERSION, result.ADAPTER.json_schema())
+
+
+def _document(document: Document, version: int, schema: dict[str, Any]) -> str:
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:stackb:schema:{document.value}:{version}",

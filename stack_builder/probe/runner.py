@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pydantic import ValidationError
+
 from stack_builder import resources
 from stack_builder.errors import MachineError, UsageError
+from stack_builder.probe import result
 from stack_builder.report.model import Json
 
 MAX_OUTPUT = 1 << 20  # bytes of a probe's output that are kept
 TIME_LIMIT = 300.0  # seconds; a first JIT build of a kernel library takes over a minute
 INSIDE = "/stackb/probes"
-_STATUSES = ("ok", "failed", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +29,17 @@ class Outcome:
 
     Attributes:
         probe: its name.
-        status: ``ok``, ``failed``, ``skipped``, ``crashed`` or ``timed out``.
+        status: ``ok``, ``failed``, ``skipped``, ``crashed``, ``timed out`` or ``broken output``.
         reason: why, for all but ``ok``.
-        facts: what it measured.
+        facts: what it measured, as ``stackb schema probe`` has it.
+        cause: name of what is wrong, where the probe has one.
     """
 
     probe: str
     status: str
     reason: str | None
     facts: Mapping[str, Json]
+    cause: str | None = None
 
 
 class Interpreter(Protocol):
@@ -50,15 +54,21 @@ class Interpreter(Protocol):
 
 
 class LocalInterpreter:
-    """The interpreter of a virtual environment."""
+    """An interpreter of this machine.
 
-    def __init__(self, python: Path) -> None:
-        self._python = python
+    Args:
+        python: its path.
+        activated: whether its folder comes first on PATH, as in an environment that is active.
+    """
+
+    def __init__(self, python: Path, *, activated: bool = False) -> None:
+        self._python, self._activated = python, activated
 
     def run(self, script: str, env: Mapping[str, str], limit: float) -> tuple[int | None, str, str]:
         """See :class:`Interpreter`."""
         command = [str(self._python), str(resources.checks() / "probes" / script)]
-        return _bounded(command, {**os.environ, **env}, limit)
+        path = {"PATH": on_path(self._python)} if self._activated else {}
+        return _bounded(command, {**os.environ, **path, **env}, limit)
 
 
 class ContainerInterpreter:
@@ -108,6 +118,11 @@ class ContainerInterpreter:
             container.remove(force=True)
 
 
+def on_path(python: Path) -> str:
+    """PATH with an interpreter's folder first: where an active environment has its ninja and nvcc."""
+    return os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)])
+
+
 def available() -> tuple[str, ...]:
     """Names of the probes, sorted."""
     return tuple(sorted(p.stem for p in (resources.checks() / "probes").glob("*.py") if not p.stem.startswith("_")))
@@ -147,12 +162,20 @@ def read_outcome(name: str, code: int | None, output: str, errors: str, *, limit
             ending = f"signal {-code}"
         return Outcome(name, "crashed", f"{ending}; {_last_line(errors)}".rstrip("; "), {})
     try:
-        said = json.loads(output.strip().rpartition("\n")[2])
-        if said["status"] not in _STATUSES or not isinstance(said["facts"], dict):
-            raise ValueError("not a probe's result")
-        return Outcome(name, said["status"], said["reason"], said["facts"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return Outcome(name, "failed", f"exit code {code} without a result; {_last_line(errors)}".rstrip("; "), {})
+        said = result.read(output, name)
+    except ValueError as error:
+        wrong = _problem(error) if "{" in output else f"exit code {code} without a result; {_last_line(errors)}"
+        return Outcome(name, "broken output", wrong.rstrip("; "), {})
+    facts = said.model_dump(mode="json", by_alias=True)["facts"]
+    return Outcome(name, said.status, said.reason, facts, said.cause)
+
+
+def _problem(error: ValueError) -> str:
+    """The first thing that is wrong with a result, in one line."""
+    if not isinstance(error, ValidationError):
+        return str(error)[:500]
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the result'}: {first['msg']}"
 
 
 def _last_line(text: str) -> str:
