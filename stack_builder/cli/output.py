@@ -9,10 +9,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from stack_builder.errors import ExitCode
-from stack_builder.report import Report
 
-if TYPE_CHECKING:  # rich is not needed by JSON
+if TYPE_CHECKING:  # --help needs neither, and JSON no rich
     from rich.console import Console
+
+    from stack_builder.report import Report
 
 NARROWEST = 40
 """Columns below which a table holds no text; :data:`USUAL` is taken then, and the terminal wraps lines itself."""

@@ -105,6 +105,7 @@ def command(
         loaded.serve.get(spec.value, ServeProfile(args={})),
         python=place.python,
         mounts=place.mounts(request),
+        env=place.env,
     )
     if dry_run:
         _print_plan(plan, place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,11 @@ class Environment:
     def python(self) -> str:
         """Its interpreter."""
         return str(self.folder / "bin" / "python3")
+
+    @property
+    def env(self) -> dict[str, str]:
+        """PATH as in an active environment: JIT compilers run whatever ``ninja`` is on it."""
+        return {"PATH": os.pathsep.join([str(self.folder / "bin"), os.environ.get("PATH", os.defpath)])}
 
     def mounts(self, request: Request) -> tuple[Mount, ...]:
         """The stack's own JIT cache."""
@@ -57,6 +63,11 @@ class Image:
     def python(self) -> str:
         """Its interpreter."""
         return PYTHON_IN_IMAGE
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Nothing: the image has its own."""
+        return {}
 
     def mounts(self, request: Request) -> tuple[Mount, ...]:
         """The stack's JIT cache, writable, and each local model, read-only, at the paths they have on the host."""

@@ -100,7 +100,14 @@ class LaunchPlan:
         return self.argv if not key else tuple("***" if word == key else word for word in self.argv)
 
 
-def make_plan(request: Request, profile: ServeProfile, *, python: str, mounts: Sequence[Mount] = ()) -> LaunchPlan:
+def make_plan(
+    request: Request,
+    profile: ServeProfile,
+    *,
+    python: str,
+    mounts: Sequence[Mount] = (),
+    env: Mapping[str, str] | None = None,
+) -> LaunchPlan:
     """Merge the stack's profile with the request.
 
     Args:
@@ -108,6 +115,7 @@ def make_plan(request: Request, profile: ServeProfile, *, python: str, mounts: S
         profile: ``[serve.eagle3]`` or ``[serve.none]`` of the stack.
         python: interpreter of the target.
         mounts: folders that a container needs; model paths below one of them are rewritten to its inside.
+        env: variables of the place itself.
 
     Raises:
         UsageError: draft missing, an address that is open to others without a key, an argument given twice.
@@ -125,11 +133,10 @@ def make_plan(request: Request, profile: ServeProfile, *, python: str, mounts: S
     words: list[str] = []
     for option, value in {**arguments, **merged}.items():
         words += _words(option, value)
-    env = {**_environment(request), **profile.env}
     return LaunchPlan(
         request=request,
         argv=(python, *_MODULE, *words, *request.extra),
-        env=env,
+        env={**(env or {}), **_environment(request), **profile.env},
         mounts=tuple(mounts),
         reasons={f"--{name.lstrip('-')}": reason for name, reason in profile.reasons.items()},
     )

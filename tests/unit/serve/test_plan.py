@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,7 @@ def test_dry_run_prints_the_command_that_would_run(serve: Serve, port: int, venv
     for variable in CACHE_VARIABLES:
         assert shown["environment"][variable].startswith(mount["inside"])
     assert shown["environment"]["FLASHINFER_WORKSPACE_BASE"].endswith("/jit/standin")
+    assert shown["environment"]["PATH"].split(os.pathsep)[0] == str(venv / "bin")  # where its ninja is
     assert "same in every arm" in shown["reasons"]["--max-running-requests"]
 
 
