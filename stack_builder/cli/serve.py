@@ -175,7 +175,7 @@ def _show(report: Report, format: Format) -> ExitCode:  # noqa: A002
     code = emit(replace(report, facts={key: value for key, value in report.facts.items() if key != "activity"}), format)
     if rows:
         write("\n")
-        columns = ("requested", "state", "source", "evidence")
+        columns = ("feature", "requested", "state", "source", "evidence")
         table(columns, (tuple(str(row[column]) for column in columns) for row in rows))
     return code
 
@@ -199,7 +199,7 @@ def _stop(port: int) -> ExitCode:
     server = entry.server()
     killed = () if server is None else registry.stop(server, port)
     registry.forget(port)
-    left = f"; {len(killed)} processes had to be killed" if killed else ""
+    left = f"; process{'es' if len(killed) > 1 else ''} that had to be killed: {len(killed)}" if killed else ""
     sys.stderr.write(f"stopped the server on port {port}{left}\n")
     return ExitCode.CLEAN
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import time
@@ -128,7 +129,11 @@ def running_report(plan: LaunchPlan, facts: RunningFacts, readiness: Readiness) 
 
 def _explained(rule: str, ending: str, plan: LaunchPlan, log: Path) -> Report:
     target = Target("server", plan.url)
-    facts: dict[str, Json] = {"log": str(log), "command": plan.shell()}
+    facts: dict[str, Json] = {
+        "log": str(log),
+        "command": shlex.join(plan.masked_argv()),
+        "environment": dict(plan.env),
+    }
     try:
         with log.open("rb") as stream:
             explained = explain(stream, str(log))

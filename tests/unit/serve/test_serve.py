@@ -178,7 +178,7 @@ def test_an_occupied_port_is_refused_before_anything_starts(serve: Serve, port: 
         _, errors = child.communicate(timeout=60)
     assert child.returncode == 3
     assert f"port {port}" in errors
-    assert processes_of("sglang.launch_server") == []
+    assert processes_of(f"sglang.launch_server --model-path m --host 127.0.0.1 --port {port}") == []
 
 
 def test_another_servers_answer_is_not_taken_for_ready(serve: Serve, port: int, tmp_path: Path) -> None:
