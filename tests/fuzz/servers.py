@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import random
 import struct
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 from rich.console import Console
@@ -18,12 +20,13 @@ from rich.console import Console
 from stack_builder.bench.stream import Api, EventStream
 from stack_builder.bench.wire import Connection, ExchangeError, Whole
 from stack_builder.diagnose.explain.telling import explain
-from stack_builder.diagnose.running import RunningFacts, judge_running
+from stack_builder.diagnose.running import judge_running
 from stack_builder.report.json import to_json
 from stack_builder.report.sarif import to_sarif
 from stack_builder.report.text import render_text
 from stack_builder.serve import activity
 from stack_builder.serve.client import ServerClient
+from stack_builder.serve.plan import LaunchPlan
 from stack_builder.sglang import checkpoint
 from tests.fuzz.archives import scratch
 from tests.fuzz.mutate import mutate_bytes, mutate_json, mutate_text
@@ -155,17 +158,10 @@ def examine_server(data: bytes) -> None:
         base_url=client.url,
         transport=httpx.MockTransport(lambda request: httpx.Response(200, content=bodies.get(request.url.path, b"{}"))),
     )
+    arguments = ("--speculative-algorithm", "EAGLE3", "--max-running-requests", "64", "--enable-metrics")
+    plan = cast(LaunchPlan, SimpleNamespace(server_arguments=arguments, env={}))
     with client:
-        resolved = client.server_info()
-        client.loads()
-        client.metrics()
-        acceptance = activity.measure_acceptance(client)
-        facts = RunningFacts(
-            ("--speculative-algorithm", "EAGLE3", "--max-running-requests", "64"), {},
-            {key: value for key, value in resolved.items() if key != "internal_states"},
-            activity._limit({}, resolved), {}, acceptance,
-        )  # fmt: skip
-        judge_running(facts)
+        judge_running(activity.collect(client, plan, Path(os.devnull)))
 
 
 class _Transport(asyncio.Transport):

@@ -167,6 +167,6 @@ def _gone(gone: list[DebianPackage], lock: BaseLock) -> str:
 def _compress(rootfs: Rootfs, python: str, source: BinaryIO, sink: BinaryIO) -> Written:
     """Gzip by the base's own Python and zlib, which are pinned, and not by the host's, which are not."""
     rootfs.run([f"/usr/bin/python{python}", "-S", "-s", "-B", "-c", _COMPRESS], stdin=source, stdout=sink)
-    with Path(sink.name).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return Written(digest, "", file.tell())
+    with open(sink.fileno(), "rb", closefd=False) as file:
+        file.seek(0)
+        return Written(hashlib.file_digest(file, "sha256").hexdigest(), "", file.tell())

@@ -89,4 +89,4 @@ def test_a_wheel_that_was_changed_after_the_lock_is_refused(
 
 def test_verify_wants_an_image(call: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert call("verify", "wheels:wheels") == 2
-    assert "is no image" in capsys.readouterr().err
+    assert "Write oci:DIR|TAR or image:REF" in capsys.readouterr().err
