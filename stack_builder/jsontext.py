@@ -12,6 +12,8 @@ import re
 
 # inside strings alone: the signs of JSON itself are ASCII
 _OBEYED = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE_BYTES = re.compile(_SURROGATE.pattern.encode())
 _MAX_DIGITS = 20  # of an integer: 64 bits and a sign
 
 
@@ -23,7 +25,8 @@ def loads(text: str | bytes, *, lenient: bool = False) -> object:
         lenient: give None for NaN and infinities, which Python's own writer puts into files of other tools.
 
     Raises:
-        ValueError: not JSON, nested too deeply, or with numbers that JSON does not have (RFC 8259, 6).
+        ValueError: not JSON, nested too deeply, with numbers that JSON does not have (RFC 8259, 6), or with half of a
+            surrogate pair (8.2), which no file can hold.
     """
     try:
         found: object = json.loads(
@@ -31,6 +34,11 @@ def loads(text: str | bytes, *, lenient: bool = False) -> object:
         )
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    if _SURROGATE.search(text) if isinstance(text, str) else _SURROGATE_BYTES.search(text):
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("half of a surrogate pair in a string") from error
     return found
 
 

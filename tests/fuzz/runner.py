@@ -6,6 +6,7 @@ input, or more than :data:`MAX_MEMORY` bytes. Time is the process's own, so that
 
 from __future__ import annotations
 
+import math
 import random
 import resource
 import signal
@@ -71,13 +72,13 @@ def examine(target: Target, data: bytes) -> None:
         raise SlowInputError(f"{len(data)} bytes took {took:.1f} s")
 
 
-def run(name: str, target: Target, seconds: float, *, seed: int | None = None) -> Outcome:
-    """Examine what was kept, then damaged inputs for ``seconds``; an input that is a finding is written down."""
+def run(name: str, target: Target, seconds: float, *, seed: int | None = None, most: float = math.inf) -> Outcome:
+    """Examine damaged inputs for ``seconds``, at most so many; an input that is a finding is written down."""
     start = random.SystemRandom().randrange(1 << 40) if seed is None else seed
     began = time.monotonic()
     inputs = 0
     with bounded():
-        while time.monotonic() - began < seconds:
+        while time.monotonic() - began < seconds and inputs < most:
             data = target.make(random.Random(start + inputs))
             inputs += 1
             try:

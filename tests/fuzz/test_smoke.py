@@ -10,7 +10,7 @@ from tests.fuzz.targets import TARGETS
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_moment_of_each_target(name: str) -> None:
-    outcome = run(name, TARGETS[name], 0.3, seed=7)
+    outcome = run(name, TARGETS[name], 0.3, seed=7, most=20)  # a fast machine tries no others than a slow one
     assert outcome.finding is None
     assert outcome.inputs > 0
 
