@@ -95,6 +95,8 @@ def headers(data: Buffer, where: str) -> Iterator[Header]:
     count = 0
     for section in sections(view, where):
         if section.name in SECTIONS:
+            if section.offset + section.size > len(view):
+                raise ElfError(f"section {section.name} ends beyond the file", where=where)
             for header in _headers(view, section.offset, section.offset + section.size, where):
                 count += 1
                 if count > MAX_ENTRIES:
