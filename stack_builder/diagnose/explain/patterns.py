@@ -19,12 +19,13 @@ from stack_builder import resources
 from stack_builder.diagnose import catalogue
 from stack_builder.errors import UsageError
 
-MIN_LITERAL = 4  # characters that every line which a pattern matches must hold in one piece
+MIN_LITERAL = 5  # characters that every line which a pattern matches must hold in one piece
 _MAX_ALTERNATIVES = 24  # literals for one regular expression
 _OPENING = re.compile(r"\((?:\?P<\w+>|\?:|(?P<around>\?<?[=!]))?")
 _QUANTIFIER = re.compile(r"[?*+][?+]?|\{[\d,]+\}\??")
 
 _Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+_Regex = Annotated[str, StringConstraints(min_length=1)]
 _Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
 
@@ -53,8 +54,8 @@ class _Pattern(_Table):
     id: _Name
     kind: Kind = Kind.CAUSE
     cause: str | None = None
-    text: Annotated[tuple[_Text, ...], Field(min_length=1)]
-    but_not: tuple[_Text, ...] = ()
+    text: Annotated[tuple[_Regex, ...], Field(min_length=1)]
+    but_not: tuple[_Regex, ...] = ()
     context: tuple[str, ...] = ()
     no_context: tuple[str, ...] = ()
     specificity: Annotated[int, Field(ge=1, le=100)] = 50
@@ -164,7 +165,7 @@ def knowledge() -> Knowledge:
 
 
 def _contexts(path: Path) -> tuple[Context, ...]:
-    tables = catalogue.read_toml(path, TypeAdapter(dict[str, tuple[_Text, ...]]))
+    tables = catalogue.read_toml(path, TypeAdapter(dict[str, tuple[_Regex, ...]]))
     made = []
     for name, texts in tables.items():
         made.append(Context(name, _paired(texts, name, path)))

@@ -2,10 +2,9 @@
 
 A log of a busy server is mostly lines that do not, and there are two ways not to look at them one by one. Where lines
 differ in their numbers alone, what is left of a line without digits (its skeleton) is looked at only the first time
-that it is seen. Where they do not, a piece of a megabyte is looked at as a whole: as integers, one for every eight and
-every four bytes, it tells in bulk which literals of the known error texts it can hold at all, and only those are
-searched for. Only lines that hold a literal are tried with its regular expressions. Memory is bounded by
-:data:`MAX_KEPT`.
+that it is seen. Where they do not, a piece of a megabyte is looked at as a whole: read as integers of four bytes, it
+tells in bulk where a literal of the known error texts can stand, and only there is it compared. Only lines that hold a
+literal are tried with its regular expressions. Memory is bounded by :data:`MAX_KEPT`.
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ from __future__ import annotations
 import codecs
 import re
 import sys
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import compress, count
 from typing import BinaryIO
 
 CHUNK = 1 << 20  # bytes read at once
@@ -27,6 +27,7 @@ _SIGNS = ("Traceback (most recent call last)", "Error", "Exception")  # what _EX
 _DIGITS = b"0123456789"
 _SAMPLE = 32 << 10  # bytes by which a piece is judged
 _MAX_SKELETONS = 50_000
+_WORD = 4  # bytes of an integer of format "I"
 _NONE = re.compile(r"(?!)")  # for lines that matter as exceptions alone
 _EXCEPTION = re.compile(rb"Traceback \(most recent call last\)|(?:Error|Exception)(?::|\s*$)")
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -128,17 +129,14 @@ class _Literals:
         for literal, regex in (*wanted, *((sign, _NONE) for sign in _SIGNS)):
             self._regexes.setdefault(literal.encode(), []).append(regex)
         self._by_skeleton: dict[bytes, list[bytes]] = {}
-        self._short = []
-        self._by_run: dict[int, dict[int, list[bytes]]] = {4: {}, 8: {}}
+        self._by_word: dict[bytes, list[tuple[int, bytes]]] = {}
+        shared = Counter(word for text in self._regexes for word in set(_words(text)))
         for text in self._regexes:
             self._by_skeleton.setdefault(text.translate(None, _DIGITS), []).append(text)
-            width = 8 if len(text) >= 15 else 4
-            if len(text) < 7:
-                self._short.append(text)
-                continue
-            for run in _rarest_runs(text, width):
-                self._by_run[width].setdefault(run, []).append(text)
-        self._runs = {width: frozenset(found) for width, found in self._by_run.items()}
+            first = _rarest_pair(text, shared)
+            for at in (first, first + 1):
+                self._by_word.setdefault(text[at : at + _WORD], []).append((at, text))
+        self._words = frozenset(int.from_bytes(word, sys.byteorder) for word in self._by_word)
         self._seen: dict[bytes, tuple[bytes, ...]] = {}
 
     def hits(self, piece: bytes) -> _Hits:
@@ -168,48 +166,48 @@ class _Literals:
         return hits
 
     def _at_once(self, piece: bytes) -> _Hits:
-        """For lines that are not: each literal that can be there is searched for in all of them together."""
-        at: dict[int, list[re.Pattern[str]]] = {}
-        for literal in self._possible(piece):
-            start = piece.find(literal)
-            while start >= 0:
-                line = piece.rfind(b"\n", 0, start) + 1
-                if start + len(literal) <= line + MAX_LINE:
-                    at.setdefault(line, []).extend(self._regexes[literal])
+        """For lines that are not: all literals are looked for in all of them together."""
+        held: dict[int, set[bytes]] = {}
+        number = line = 0
+        end = -1  # of the line
+        for start, literal in sorted(self._occurrences(piece)):
+            if start > end:
+                before = line
+                line = piece.rfind(b"\n", max(end, 0), start) + 1
+                number += piece.count(b"\n", before, line)
                 end = piece.find(b"\n", start)
-                start = piece.find(literal, end) if end >= 0 else -1
-        hits: _Hits = {}
-        number = counted = 0
-        for line in sorted(at):
-            number += piece.count(b"\n", counted, line)
-            counted = line
-            hits[number] = at[line]
-        return hits
+                end = len(piece) if end < 0 else end
+            if start + len(literal) <= line + MAX_LINE:
+                held.setdefault(number, set()).add(literal)
+        return {offset: [r for text in texts for r in self._regexes[text]] for offset, texts in held.items()}
 
-    def _possible(self, piece: bytes) -> set[bytes]:
-        """The literals that can stand in it: those that do, and a few others.
+    def _occurrences(self, piece: bytes) -> Iterator[tuple[int, bytes]]:
+        """Where in ``piece`` which literal stands, in no order.
 
-        One of 15 bytes or more covers eight bytes from some multiple of eight on, wherever it stands, and one of seven
-        or more likewise four. The shortest are not worth it.
+        Its words from every even offset are looked up, which C does without a loop here: of two words of a literal that
+        begin at neighbouring bytes, one begins at an even offset wherever the literal stands.
         """
-        found = set(self._short)
-        whole = memoryview(piece + bytes(-len(piece) % 8))
-        for width, integers in ((4, whole.cast("I")), (8, whole.cast("Q"))):
-            for run in self._runs[width].intersection(integers):
-                found.update(self._by_run[width][run])
-        return found
+        padded = memoryview(piece + bytes(2 * _WORD))
+        for first in (0, _WORD // 2):
+            words = padded[first : first + len(piece) // _WORD * _WORD + _WORD].cast("I")
+            for offset in compress(count(first, _WORD), map(self._words.__contains__, words)):
+                for at, literal in self._by_word[piece[offset : offset + _WORD]]:
+                    if offset >= at and piece.startswith(literal, offset - at):
+                        yield offset - at, literal
 
 
-def _rarest_runs(literal: bytes, width: int) -> list[int]:
-    """As many runs of ``width`` bytes, one behind the other, as there are ways to lie across multiples of ``width``.
+def _words(literal: bytes) -> list[bytes]:
+    return [literal[at : at + _WORD] for at in range(len(literal) - _WORD + 1)]
 
-    Those that ordinary text holds least often, judged by their letters; as integers of this machine's byte order.
+
+def _rarest_pair(literal: bytes, shared: Mapping[bytes, int]) -> int:
+    """Give the offset of the two neighbouring words that ordinary text holds least often.
+
+    Judged by their letters, and by how many literals share them: such words are common, and cost more where they stand.
     """
     commonness = {letter: -rank for rank, letter in enumerate(b" etaoinsrhldcumfpgwybvkxjqz")}
-    cuts = [literal[at : at + width] for at in range(len(literal) - width + 1)]
-    weights = [sum(commonness.get(byte, -40) for byte in cut) for cut in cuts]
-    best = min(range(len(cuts) - width + 1), key=lambda start: max(weights[start : start + width]))
-    return [int.from_bytes(cut, sys.byteorder) for cut in cuts[best : best + width]]
+    words = [sum(commonness.get(byte, -40) for byte in word) + 10 * shared[word] for word in _words(literal)]
+    return min(range(len(words) - 1), key=lambda at: max(words[at : at + 2]))
 
 
 @lru_cache(maxsize=4)

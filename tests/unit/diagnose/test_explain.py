@@ -47,6 +47,24 @@ def test_the_cause_of_a_known_text_comes_first(cause: str, text: str) -> None:
     assert first_cause(text) == cause
 
 
+BLIND = [json.loads(line) for line in (CORPUS / "blind.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("case", BLIND, ids=lambda case: case["source"])
+def test_a_text_gathered_blind_is_never_explained_wrongly_without_its_cause_among_those_named(
+    case: dict[str, str],
+) -> None:
+    first, *others = explained(case["text"]).findings
+    named = {first.cause, *(other.cause for other in others), *first.evidence.get("could_also_be", ())}  # type: ignore[misc]
+    assert case["cause"] in named or first.cause is None  # nothing is guessed
+    assert first.cause == case["cause"] or first.evidence.get("confidence") != "certain"
+
+
+def test_of_the_texts_gathered_blind_so_many_have_their_cause_first() -> None:
+    assert len(BLIND) == 115
+    assert sum(first_cause(case["text"]) == case["cause"] for case in BLIND) >= 109
+
+
 @pytest.mark.parametrize("name", LOGS)
 def test_the_cause_of_a_server_log_comes_first(name: str) -> None:
     with (CORPUS / "server-logs" / name).open("rb") as stream:
