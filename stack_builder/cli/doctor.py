@@ -14,8 +14,6 @@ from stack_builder.cli.output import Format, emit
 from stack_builder.diagnose import target as targets
 from stack_builder.diagnose.arch import parse_gpu
 from stack_builder.diagnose.doctor import examine
-from stack_builder.diagnose.sglang.locate import source_of
-from stack_builder.diagnose.sglang.pair import judge_model
 from stack_builder.errors import UsageError
 
 _PACKED = ("stack", "wheels", "oci", "image")
@@ -48,6 +46,9 @@ def command(
         )
     report = examine(parsed, gpu=parse_gpu(gpu) if gpu else None, host=host, wheels=wheels)
     if model is not None:
+        from stack_builder.diagnose.sglang.locate import source_of  # not needed by other checks
+        from stack_builder.diagnose.sglang.pair import judge_model
+
         found, skipped = judge_model(source_of(parsed, wheels=wheels), model, draft, tensor_parallel=tp)
         report = replace(report, findings=(*report.findings, *found), skipped=(*report.skipped, *skipped))
     raise typer.Exit(emit(report, format, strict=strict))

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from stack_builder.elf.layout import Buffer, ElfError, sections
 
@@ -34,6 +33,11 @@ _SPECIFIC, _FAMILY = 1 << 20, 1 << 21
 _ALIGNMENT = 8
 MAGIC = _MAGIC.to_bytes(4, "little")
 HEADER_SIZE, ENTRY_SIZE = _FAT_BINARY.size, _ENTRY.size
+
+
+Header = tuple[int, int, tuple[int, int, int] | None]
+"""A header of a fat binary, or of an entry in one: its offset in the file and its size in bytes; then kind, compute
+capability and flags of an entry, or None for a fat binary's own header. A plain tuple: an environment has 35,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +64,24 @@ def device_code(data: Buffer, where: str) -> DeviceCode:
     Raises:
         ElfError: a header contradicts the size of what holds it.
     """
+    return count(headers(data, where))
+
+
+def count(found_headers: Iterable[Header]) -> DeviceCode:
+    """Count the entries among an object's :func:`headers`.
+
+    Raises:
+        ElfError: as they are read.
+    """
+    counted = Counter(target for _start, _size, target in found_headers if target is not None)
     found: Counter[tuple[int, int, str]] = Counter()
-    for header in headers(data, where):
-        if header.target is not None:
-            found[header.target] += 1
+    for (kind, number, flags), times in counted.items():
+        found[kind, number, "a" if flags & _SPECIFIC else "f" if flags & _FAMILY else ""] += times
     rows = sorted(found.items())
     return DeviceCode(
-        {f"sm_{number}{suffix}": count for (kind, number, suffix), count in rows if kind == _MACHINE_CODE},
-        {f"compute_{number}{suffix}": count for (kind, number, suffix), count in rows if kind == _PTX},
+        {f"sm_{number}{suffix}": times for (kind, number, suffix), times in rows if kind == _MACHINE_CODE},
+        {f"compute_{number}{suffix}": times for (kind, number, suffix), times in rows if kind == _PTX},
     )
-
-
-class Header(NamedTuple):
-    """A header of a fat binary, or of an entry in one.
-
-    Attributes:
-        start: its offset in the file.
-        size: in bytes.
-        target: kind, compute capability and suffix of an entry; None for a fat binary's own header.
-    """
-
-    start: int
-    size: int
-    target: tuple[int, int, str] | None
 
 
 def headers(data: Buffer, where: str) -> Iterator[Header]:
@@ -125,7 +124,7 @@ def _headers(view: memoryview, at: int, stop: int, where: str) -> Iterator[Heade
         entries = fat_binary(view, at)
         if entries is None or entries[1] > stop:
             raise ElfError(f"no fat binary at byte {at - start} of its section, or a cut one", where=where)
-        yield Header(at, entries[0] - at, None)
+        yield at, entries[0] - at, None
         at, end = entries
         while at < end:
             if at + _ENTRY.size > end:
@@ -133,5 +132,5 @@ def _headers(view: memoryview, at: int, stop: int, where: str) -> Iterator[Heade
             kind, _version, header, size, number, flags = _ENTRY.unpack_from(view, at)
             if header < _ENTRY.size or at + header + size > end:
                 raise ElfError("an entry of a fat binary is larger than what holds it", where=where)
-            yield Header(at, header, (kind, number, "a" if flags & _SPECIFIC else "f" if flags & _FAMILY else ""))
+            yield at, header, (kind, number, flags)
             at += header + size

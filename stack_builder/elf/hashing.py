@@ -36,6 +36,14 @@ def sysv_hash(name: bytes) -> int:
     return value
 
 
+BloomFilter = tuple[memoryview, int, int]
+"""Words of 64 bits, mask over their indices, shift. A name may be there only if two bits of the word at ``hash // 64``
+are set: those at ``hash`` and ``hash >> shift``, modulo 64 each."""
+
+NO_FILTER: BloomFilter = (memoryview(b"\xff" * 8).cast("Q"), 0, 0)
+"""Turns no name away."""
+
+
 class HashTable(Protocol):
     """What a lookup needs of either table."""
 
@@ -49,8 +57,8 @@ class HashTable(Protocol):
             ElfError: the table is damaged.
         """
 
-    def may_hold(self, hashed: int) -> bool:
-        """Whether a name of that :func:`gnu_hash` can be there."""
+    def bloom_filter(self) -> BloomFilter:
+        """What says of a :func:`gnu_hash` that no name of it is there."""
 
     def empty(self) -> bool:
         """Whether it leads to no symbol at all."""
@@ -93,9 +101,7 @@ class GnuHashTable:
         self._where = where
 
     def candidates(self, name: bytes, hashed: int) -> Sequence[int]:
-        """See :class:`HashTable`; the bloom filter turns most absent names away."""
-        if not self.may_hold(hashed):
-            return ()
+        """See :class:`HashTable`."""
         index = self._buckets[hashed % len(self._buckets)]
         if index < self.first:
             return ()
@@ -111,10 +117,9 @@ class GnuHashTable:
                 return found
         raise ElfError(f"a chain of DT_GNU_HASH has more than {MAX_CHAIN} symbols", where=self._where)
 
-    def may_hold(self, hashed: int) -> bool:
-        """See :class:`HashTable`: both bits are set in the bloom filter."""
-        word: int = self._bloom[hashed >> 6 & self._bloom_mask]
-        return bool((word >> (hashed & 63)) & (word >> (hashed >> self._shift & 63)) & 1)
+    def bloom_filter(self) -> BloomFilter:
+        """See :class:`HashTable`."""
+        return self._bloom, self._bloom_mask, self._shift
 
     def empty(self) -> bool:
         """See :class:`HashTable`."""
@@ -166,9 +171,9 @@ class SysvHashTable:
             index = self._next[index]
         raise ElfError(f"a chain of DT_HASH has more than {MAX_CHAIN} symbols, or is a circle", where=self._where)
 
-    def may_hold(self, hashed: int) -> bool:
-        """See :class:`HashTable`: this table has no such filter."""
-        return True
+    def bloom_filter(self) -> BloomFilter:
+        """See :class:`HashTable`: this table has none."""
+        return NO_FILTER
 
     def empty(self) -> bool:
         """See :class:`HashTable`."""

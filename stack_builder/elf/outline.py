@@ -133,7 +133,7 @@ def needed(data: Buffer, where: str, left_out: Iterable[Range] = ()) -> list[Ran
     found = [(0, _FILE_HEADER), *layout.headers, *section_tables(view, where)]
     tables = (string_extents(layout), elf.symbols.extents(), versions.extents(layout), relocations.extents(layout))
     found += [_in_file(layout, address, size) for address, size in chain(*tables) if size]
-    found += [(header.start, header.start + header.size) for header in fatbin.headers(view, where)]
+    found += [(start, start + size) for start, size, _target in fatbin.headers(view, where)]
     ranges = list(_joined(found))
     holes = list(left_out)
     for start, end in ranges:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 
 from stack_builder.elf.hashing import gnu_hash
@@ -29,17 +29,19 @@ class Scope(dict[Question, Answer]):
     def __init__(self, members: Iterable[ElfObject], damaged: dict[str, str]) -> None:
         super().__init__()
         self._damaged = damaged
-        self._members: list[tuple[Callable[[int], bool], ElfObject]] = []
+        self._members: list[tuple[memoryview, int, int, ElfObject]] = []
         for member in members:
             try:
-                self._members.append((member.symbols.quick_filter(), member))
+                self._members.append((*member.symbols.bloom_filter(), member))
             except ElfError as error:
                 damaged[member.where] = error.what
 
     def __missing__(self, question: Question) -> Answer:
         hashed = _hashed(question[0])
-        for perhaps, member in self._members:
-            if perhaps(hashed) and self._defines(member, question, hashed):
+        first, word = hashed & 63, hashed >> 6
+        for bloom, mask, shift, member in self._members:  # ten names are turned away for one that is looked up
+            bits = bloom[word & mask]
+            if (bits >> first) & (bits >> (hashed >> shift & 63)) & 1 and self._defines(member, question, hashed):
                 self[question] = member
                 return member
         self[question] = None

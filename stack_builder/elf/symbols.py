@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from stack_builder.elf.hashing import DT_GNU_HASH, DT_HASH, gnu_hash, hash_table
+from stack_builder.elf.hashing import DT_GNU_HASH, DT_HASH, NO_FILTER, BloomFilter, gnu_hash, hash_table
 from stack_builder.elf.layout import MAX_NAME_BYTES, ElfError, Layout, StringTable, sections, text
 from stack_builder.elf.versions import INDEX_MASK, NeededVersion
 
@@ -148,12 +148,12 @@ class SymbolTable:
             number = versions[index] & INDEX_MASK if versions is not None else 0
             yield text(strings[row[0] : end]), self._offers.get(number) if number > 1 else None
 
-    def quick_filter(self) -> Callable[[int], bool]:
-        """A function of a name's :func:`~stack_builder.elf.hashing.gnu_hash` that says no where the name is absent.
+    def bloom_filter(self) -> BloomFilter:
+        """What turns most absent names away by their :func:`~stack_builder.elf.hashing.gnu_hash` alone.
 
-        Yes means only that :meth:`define` has to be asked. It is a bloom filter, and the most called one of all.
+        It is handed out as data because it is asked more often than a function could be called.
         """
-        return _perhaps if self._hash is None else self._hash.may_hold
+        return NO_FILTER if self._hash is None else self._hash.bloom_filter()
 
     def define(self, question: Question, hashed: int) -> bool:
         """Whether this object defines what another one asks for, by ld.so's rules (glibc ``dl-lookup.c``).
@@ -249,10 +249,6 @@ class SymbolTable:
     def _count_from_neighbour(self) -> int:
         tags = self._layout.tags
         return max(0, tags.get(_DT_STRTAB, 0) - tags.get(_DT_SYMTAB, 0)) // _SYMBOL.size
-
-
-def _perhaps(_hashed: int) -> bool:
-    return True
 
 
 def _can_bind(row: tuple[int, int, int, int, int, int]) -> bool:

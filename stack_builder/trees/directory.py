@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from operator import itemgetter
 from pathlib import Path
 
 from stack_builder.trees import Entry
@@ -70,12 +71,23 @@ class DirectoryTree:
 
     def _below(self, directory: str) -> Iterator[Entry]:
         """Sorted by path: a directory's name counts with its slash."""
-        with os.scandir(f"{self._root}{directory}") as scan:
-            found = sorted(scan, key=lambda item: item.name + "/" * item.is_dir(follow_symlinks=False))
-        for item in found:
-            path = f"{directory.rstrip('/')}/{item.name}"
-            if item.is_dir(follow_symlinks=False):
-                yield from self._below(path)
-            else:
+        waiting = [self._scan(directory)]  # a stack, since each level of nested generators would handle each file
+        while waiting:
+            for path, item in waiting[-1]:
+                if item is None:
+                    waiting.append(self._scan(path))
+                    break
                 link = os.readlink(item.path) if item.is_symlink() else None  # noqa: PTH115 - as it is written
                 yield Entry(path, item.stat(follow_symlinks=False).st_size, link, self._owner(path))
+            else:
+                waiting.pop()
+
+    def _scan(self, directory: str) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
+        """Path and entry of what lies directly in a directory; None for the entry of a directory."""
+        above = directory.rstrip("/")
+        with os.scandir(f"{self._root}{directory}") as scan:
+            found = [
+                (f"{item.name}/", None) if item.is_dir(follow_symlinks=False) else (item.name, item) for item in scan
+            ]
+        found.sort(key=itemgetter(0))
+        return iter([(f"{above}/{name.rstrip('/')}", item) for name, item in found])

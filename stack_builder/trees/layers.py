@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, NamedTuple, cast
 from stack_builder.errors import IntegrityError
 from stack_builder.trees import tars
 from stack_builder.trees.blobs import Blobs
-from stack_builder.trees.mapping import mapped
+from stack_builder.trees.mapping import ease, mapped
 from stack_builder.trees.members import MemberCache
 from stack_builder.trees.packs import SMALL_OBJECT, WHOLE, PackWriter, is_object, read_index
 
@@ -30,6 +30,7 @@ LINK: Final = "link"
 HARD_LINK: Final = "hard link"
 OTHER: Final = "other"
 
+_HASHED = 8 << 20  # bytes of a mapped layer at a time
 _SELDOM_READ = (".pyc", ".h", ".hpp", ".cuh", ".inl", ".cubin")  # half of an image's small files; nobody asks for them
 
 
@@ -77,6 +78,7 @@ class Layer:
 
     @contextmanager
     def _slice(self, row: Row) -> Iterator[memoryview]:
+        ease()
         yield self.data[row.offset : row.offset + row.size]
 
 
@@ -129,7 +131,13 @@ def open_layer(blobs: Blobs, name: str, digest: str | None, cache: MemberCache) 
 
 
 def _digest(blob: memoryview, digest: str | None) -> str:
-    return digest or f"sha256:{hashlib.sha256(blob).hexdigest()}"
+    if digest is not None:
+        return digest
+    hashed = hashlib.sha256()
+    for at in range(0, len(blob), _HASHED):
+        hashed.update(blob[at : at + _HASHED])
+        ease()
+    return f"sha256:{hashed.hexdigest()}"
 
 
 def _not_regular(row: Row) -> AbstractContextManager[memoryview]:

@@ -1,16 +1,49 @@
-"""Files as memory: mapped, so that only the pages that are looked at get read."""
+"""Files as memory: mapped, so that only the pages that are looked at get read.
+
+Pages that were looked at count as this process's memory until it lets go of them, though the system could take them
+back at any time. Reading sparsely makes it worse: the kernel maps sixteen pages around each one that is touched
+(``fault_around_bytes``). So :func:`ease` lets go of all of them whenever they have become many; what is needed again is
+mapped again from the page cache.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+from weakref import WeakSet
 
 from stack_builder.errors import IntegrityError
+
+MAX_RESIDENT = 64 << 20
+"""Bytes of mapped files that may stay resident, those of Python and its modules included (about 20 MB)."""
+
+_STATM = Path("/proc/self/statm")
+_PAGE = mmap.PAGESIZE
+_lock = threading.Lock()
+_maps: WeakSet[mmap.mmap] = WeakSet()
+
+
+def ease() -> None:
+    """Let go of the pages of all mapped files if more than :data:`MAX_RESIDENT` bytes are resident.
+
+    Views stay valid. Where there is no ``/proc``, nothing happens.
+    """
+    try:
+        shared = int(_STATM.read_bytes().split()[2])  # proc(5): resident pages backed by files
+    except (OSError, IndexError, ValueError):
+        return
+    if shared * _PAGE <= MAX_RESIDENT:
+        return
+    with _lock:
+        for pages in list(_maps):
+            with suppress(ValueError, OSError):  # closed meanwhile
+                pages.madvise(mmap.MADV_DONTNEED)
 
 
 @contextmanager
@@ -51,6 +84,9 @@ def mapped_file(file: IO[bytes]) -> Iterator[memoryview]:
 
 @contextmanager
 def _viewed(pages: mmap.mmap) -> Iterator[memoryview]:
+    ease()
+    with _lock:
+        _maps.add(pages)
     view = memoryview(pages)
     try:
         yield view

@@ -13,6 +13,7 @@ from typing import BinaryIO, Protocol, cast
 from isal import igzip, isal_zlib
 
 from stack_builder.errors import IntegrityError, MachineError
+from stack_builder.trees.mapping import ease
 
 MAX_LAYER = 64 << 30
 """Bytes of a decompressed layer."""
@@ -27,6 +28,7 @@ MAX_EXPANSION = 100
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _CHUNK = 1 << 20
+_EASED = 8 << 20  # bytes of a mapped layer that are read before its pages are let go
 _DAMAGE = (OSError, EOFError, ValueError, zlib.error, cast("type[Exception]", isal_zlib.error))
 
 
@@ -161,6 +163,7 @@ class _Hashed(io.RawIOBase):
     def __init__(self, data: memoryview, update: object) -> None:
         assert callable(update)
         self._data, self._update, self._at = data, update, 0
+        self._eased = 0
 
     def readable(self) -> bool:
         return True
@@ -171,6 +174,9 @@ class _Hashed(io.RawIOBase):
         view[: len(chunk)] = chunk
         self._at += len(chunk)
         self._update(chunk)
+        if self._at - self._eased >= _EASED:
+            ease()
+            self._eased = self._at
         return len(chunk)
 
 

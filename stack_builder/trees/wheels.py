@@ -20,7 +20,7 @@ from typing import BinaryIO, Self, cast
 
 from stack_builder.trees import Entry
 from stack_builder.trees.index import Index
-from stack_builder.trees.mapping import mapped
+from stack_builder.trees.mapping import ease, mapped
 from stack_builder.trees.members import MemberCache
 from stack_builder.trees.packs import SMALL_OBJECT, PackWriter, is_object, read_index
 from stack_builder.wheels import names
@@ -124,6 +124,7 @@ class WheelsTree:
         offset = offsets.get(member.entry.name)
         if offset is None:
             return self._opened(member)
+        ease()
         return _held(pack[offset : offset + member.entry.size])
 
     def prefix(self, path: str, size: int) -> bytes:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from stack_builder.diagnose.environment.facts import Nvrtc, Object
-from stack_builder.elf.layout import ElfError
+from stack_builder.elf.layout import ElfError, sections
 from stack_builder.elf.linker import Process
 from stack_builder.trees import FileTree
 
@@ -43,16 +43,24 @@ def _describe(process: Process, tree: FileTree, soname: str, path: str | None) -
 
 def _release(tree: FileTree, path: str) -> str | None:
     """The release in the name of the builtins; the library has 110 MB, so it is mapped a window at a time."""
-    start = 0
-    while True:
-        with tree.open(path) as data:
-            window = bytes(data[start : start + WINDOW + OVERLAP])
-        match = _BUILTINS.search(window)
-        if match is not None:
-            return match[1].decode()
-        if len(window) <= OVERLAP:
-            return None
-        start += WINDOW
+    with tree.open(path) as data:
+        places = _constants(data, path)
+    for start, end in places:
+        for at in range(start, end, WINDOW):
+            with tree.open(path) as data:
+                match = _BUILTINS.search(data[at : min(at + WINDOW + OVERLAP, end)])
+                if match is not None:
+                    return match[1].decode()
+    return None
+
+
+def _constants(data: memoryview, path: str) -> list[tuple[int, int]]:
+    """Where to look: the constants, a tenth of the library; then all of it, in case it has no section headers."""
+    try:
+        found = [(each.offset, each.offset + each.size) for each in sections(data, path) if each.name == ".rodata"]
+    except ElfError:
+        found = []
+    return [*found, (0, len(data))]
 
 
 def _finds(process: Process, name: str, caller: str) -> bool:
