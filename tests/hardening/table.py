@@ -43,7 +43,7 @@ it with what they have seen:
 
 *Tried* says how many cases a test ran: "all 214" stands for each of the 214 there are, a fault at every system call
 that writes, for example; "20 of 214" for a sample. By default the tests try samples. A case counts as survived only
-if no byte was lost or wrongly trusted. In what the user sees, DIR is a folder of the test and HOST a server.
+if no byte was lost or wrongly trusted. In what the user sees, DIR is a folder of the test, HOST a server, HASH a digest.
 """
 _COLUMNS = ("fault or input", "tried", "survived", "exit", "the user sees", "bound that is asserted", "test")
 _SEPARATOR = re.compile(r"(?<!\\) \| ")
