@@ -25,6 +25,7 @@ MAX_LOCK_FILE = 64 << 20  # bytes
 
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+IndexName = Annotated[str, StringConstraints(min_length=1)]
 PartOfSha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8,64}$")]
 WheelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl$", max_length=255)]
 
@@ -149,7 +150,7 @@ class Artifact:
     filename: WheelName
     sha256: Sha256 | None = None
     size: int | None = None
-    index: str = "default"
+    index: IndexName = "default"
     tags: tuple[str, ...] = ()
     metadata_sha256: str | None = None
     metadata_version: str | None = None

@@ -76,7 +76,7 @@ VALUES: tuple[Callable[[], object], ...] = (
     lambda: [[]],
     lambda: [None] * 300,
     lambda: {"": ""},
-    lambda: nested(400),
+    lambda: nested(100),  # several may stand in one another, and copying recurses twice a level
 )
 
 
