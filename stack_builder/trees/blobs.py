@@ -44,6 +44,14 @@ class Image:
     digests: tuple[str | None, ...]
 
 
+def environment(config: Mapping[str, object]) -> dict[str, str]:
+    """The environment that an image's configuration gives its processes; empty where it is missing or malformed."""
+    inner = config.get("config")
+    rows = inner.get("Env") if isinstance(inner, dict) else None
+    pairs = (str(row).partition("=") for row in rows) if isinstance(rows, list) else ()
+    return {name: value for name, _, value in pairs}
+
+
 class Blobs(Protocol):
     """Where a layout's files are."""
 

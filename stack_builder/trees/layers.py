@@ -82,8 +82,23 @@ class Layer:
         yield self.data[row.offset : row.offset + row.size]
 
 
-def prepare_layer(blobs: Blobs, name: str, digest: str | None, cache: MemberCache) -> Path | None:
-    """Make the pack of a compressed layer, if it is not there; None for one that is not compressed.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A layer that can be opened.
+
+    Attributes:
+        name: of its blob.
+        digest: of a compressed one; None for a plain tar.
+        pack: what was made of a compressed one.
+    """
+
+    name: str
+    digest: str | None = None
+    pack: Path | None = None
+
+
+def prepare_layer(blobs: Blobs, name: str, digest: str | None, cache: MemberCache) -> Prepared:
+    """Make the pack of a compressed layer, if it is not there.
 
     The layer is read to its end, and its digest is checked; without a digest its content is hashed first.
 
@@ -94,32 +109,31 @@ def prepare_layer(blobs: Blobs, name: str, digest: str | None, cache: MemberCach
     where = f"{blobs.where}: {name}"
     with blobs.open(name) as blob:
         if not tars.is_packed(blob):
-            return None
+            return Prepared(name)
         known = _digest(blob, digest)
 
         def write(file: BinaryIO) -> None:
             _write_pack(PackWriter(file, cache.folder), tars.decompressed(blob, known, where), where)
 
-        return cache.make(f"layer pack 2\0{known}", None, write)
+        return Prepared(name, known, cache.make(f"layer pack 2\0{known}", None, write))
 
 
 @contextmanager
-def open_layer(blobs: Blobs, name: str, digest: str | None, cache: MemberCache) -> Iterator[Layer]:
+def open_layer(blobs: Blobs, prepared: Prepared, cache: MemberCache) -> Iterator[Layer]:
     """Open a layer for the time of the context.
 
     Raises:
-        as :func:`prepare_layer`.
+        IntegrityError: it, or its pack, is damaged.
     """
+    name, known, pack = prepared.name, prepared.digest, prepared.pack
     where = f"{blobs.where}: {name}"
-    pack = prepare_layer(blobs, name, digest, cache)
-    if pack is None:
+    if known is None or pack is None:
         with blobs.open(name) as blob:
             yield Layer(tuple(_plain_rows(blob, where)), blob, _not_regular)
         return
 
     def unpack(row: Row) -> AbstractContextManager[memoryview]:
         with blobs.open(name) as blob:
-            known = _digest(blob, digest)
             identity = f"layer file 1\0{known}\0{row.number}"
             return mapped(
                 cache.get(identity, row.size, lambda: _member(tars.decompressed(blob, known, where), row, where))

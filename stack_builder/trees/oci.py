@@ -17,7 +17,7 @@ from typing import Self
 
 from stack_builder.errors import IntegrityError
 from stack_builder.trees import Entry
-from stack_builder.trees.blobs import Image, find_image, open_blobs
+from stack_builder.trees.blobs import Image, environment, find_image, open_blobs
 from stack_builder.trees.index import Index
 from stack_builder.trees.layers import DIRECTORY, HARD_LINK, LINK, OTHER, Layer, Row, open_layer, prepare_layer
 from stack_builder.trees.members import MemberCache
@@ -60,10 +60,10 @@ class OciTree:
         layers = list(zip(self.image.layers, self.image.digests, strict=True))
         try:
             with ThreadPoolExecutor(os.cpu_count()) as pool:  # decompressing and hashing release the lock
-                list(pool.map(lambda layer: prepare_layer(blobs, layer[0], layer[1], cache), layers))
-            for name, digest in layers:
-                layer = self._open.enter_context(open_layer(blobs, name, digest, cache))
-                self._apply(layer, f"{path}: {name}")
+                ready = list(pool.map(lambda layer: prepare_layer(blobs, layer[0], layer[1], cache), layers))
+            for prepared in ready:
+                layer = self._open.enter_context(open_layer(blobs, prepared, cache))
+                self._apply(layer, f"{path}: {prepared.name}")
         except BaseException:
             self._open.close()
             raise
@@ -77,10 +77,7 @@ class OciTree:
     @property
     def environ(self) -> Mapping[str, str]:
         """The environment that the image's configuration gives its processes."""
-        config = self.image.config.get("config")
-        rows = config.get("Env") if isinstance(config, dict) else None
-        pairs = (str(row).partition("=") for row in rows) if isinstance(rows, list) else ()
-        return {name: value for name, _, value in pairs}
+        return environment(self.image.config)
 
     def entries(self, under: str = "/") -> Iterator[Entry]:
         """See :class:`~stack_builder.trees.FileTree`."""

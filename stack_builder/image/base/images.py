@@ -25,6 +25,7 @@ from stack_builder.image.settings import MAX_LAYERS
 from stack_builder.image.store import layer_record, locked
 from stack_builder.image.stream import LayerStream, Written, open_layer
 from stack_builder.stack.receipt import BaseRecord, LayerRecord
+from stack_builder.trees.blobs import environment
 
 _MAX_JSON = 4 << 20
 _CHUNK = 1 << 20
@@ -112,10 +113,7 @@ def bring(source: Source, parts: Parts, name: str, request: BaseRequest) -> Base
             layers.append(layer_record(title, written))
             task.advance(1)
     rootfs = _unpacked(layers, parts.identity, request) if request.programs else None
-    variables = _table(parts.config.get("config")).get("Env")
-    pairs = (str(each).partition("=") for each in variables) if isinstance(variables, list) else ()
-    environment = {key: value for key, _, value in pairs}
-    return Base(BaseRecord(name, parts.identity), tuple(layers), environment, rootfs)
+    return Base(BaseRecord(name, parts.identity), tuple(layers), environment(parts.config), rootfs)
 
 
 class LayoutProvider:
