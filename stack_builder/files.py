@@ -87,10 +87,15 @@ def sweep(folder: Path, pattern: str) -> None:
     """Remove the files and folders of a pattern that nobody has claimed: killed processes have left them."""
     for path in folder.glob(pattern):
         with suppress(OSError), unclaimed(path):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that can be removed of it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

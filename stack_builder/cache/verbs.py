@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +15,7 @@ from stack_builder.cache.lock import alone, in_use
 from stack_builder.cache.needs import collect
 from stack_builder.diagnose import catalogue
 from stack_builder.errors import UsageError
-from stack_builder.files import unclaimed
+from stack_builder.files import remove, unclaimed
 from stack_builder.progress import Progress
 from stack_builder.report import Finding, Report, Target
 from stack_builder.stack import receipt as receipts
@@ -126,7 +125,7 @@ def prune(*, days: float = DAYS, everything: bool = False, dry_run: bool = False
         pruned.append(_pruned(SCRAP, [tuple(content.files(path)) for path in left]))
         if not dry_run:
             for path in (*(item.path for item in gone), *left):
-                _remove(path)
+                remove(path)
             _remove_empty(cache)
     return [each for each in pruned if each.items]
 
@@ -167,13 +166,6 @@ def _abandoned(path: Path, since: float) -> bool:
             return True
     except OSError:
         return False
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _remove_empty(cache: Path) -> None:

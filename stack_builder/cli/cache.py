@@ -11,7 +11,7 @@ import typer
 from stack_builder import progress, resources
 from stack_builder.cache import verbs
 from stack_builder.cache.verbs import DAYS, Pruned, Share
-from stack_builder.cli.output import Format, emit, write
+from stack_builder.cli.output import Format, emit, table, write
 from stack_builder.errors import UsageError
 from stack_builder.progress import amount_text
 
@@ -31,7 +31,8 @@ def info(as_json: _Json = False) -> None:
         return
     rows = [(s.kind.name, str(s.items), _bytes(s.size), _bytes(s.needed), _names(s)) for s in shares]
     total = sum(share.size for share in shares)
-    write(f"{resources.cache()}: {_bytes(total)}\n" + _table([("kind", "items", "size", "needed", "by"), *rows]))
+    write(f"{resources.cache()}: {_bytes(total)}\n")
+    table(("kind", "items", "size", "needed", "by"), rows)
 
 
 @app.command()
@@ -65,7 +66,9 @@ def prune(
         write(json.dumps({"cache": str(resources.cache()), "dry_run": dry_run, "removed": kinds}, indent=2) + "\n")
         return
     rows = [(each.kind.name, str(each.items), _bytes(each.size)) for each in pruned]
-    write((_table([("kind", "items", "size"), *rows]) if rows else "") + _sum(pruned, dry_run))
+    if rows:
+        table(("kind", "items", "size"), rows)
+    write(_sum(pruned, dry_run))
 
 
 def _sum(pruned: Iterable[Pruned], dry_run: bool) -> str:
@@ -80,9 +83,3 @@ def _names(share: Share) -> str:
 
 def _bytes(amount: int) -> str:
     return amount_text(amount, "bytes")
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "".join(f"{line.rstrip()}\n" for line in lines)
