@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stack_builder.bench.load import Load, Run, Stop, run
+from stack_builder.bench.load import Load, Record, Run, Stop, run
 from stack_builder.bench.metrics import figures, parse_slo, quantile
-from stack_builder.bench.stream import Api
+from stack_builder.bench.stream import Api, Counted
 from stack_builder.bench.wire import Endpoint, ErrorKind, Pool
 from stack_builder.errors import UsageError
 
@@ -154,6 +154,25 @@ def test_full_load_ends_when_the_first_client_has_nothing_left(llm: ModuleType) 
     assert ends[0] < end < ends[2]
     seen = figures(done)
     assert seen.full_throughput > seen.throughput
+
+
+@pytest.mark.parametrize("per_event", [1, 4])
+def test_a_window_holds_what_was_made_in_it_however_large_the_events(per_event: int) -> None:
+    """Eight clients at 10 tokens a second each, a little out of step: 80, wherever the window begins and ends."""
+    pause = per_event / 10
+    records = tuple(
+        Record(
+            number,
+            started=number / 100,
+            ended=number / 100 + 8,
+            times=[number / 100 + pause * (event + 1) for event in range(80 // per_event)],
+            counted=Counted(80),
+        )
+        for number in range(8)
+    )
+    for full in ((0.07, 8.0), (1.234, 5.678)):
+        seen = figures(Run(Load(clients=8), records, full))
+        assert seen.full_throughput == pytest.approx(80)
 
 
 def test_quantiles_are_the_standard_librarys() -> None:
