@@ -22,10 +22,12 @@ class Graph:
         requirers: for each reached package, the packages that require it with all that they require of it; empty for
             a root that nothing else requires.
         malformed: requirement lines that nobody can read, by package.
+        idle_extras: a root and an extra of it under which its METADATA requires nothing on the target.
     """
 
     requirers: dict[str, dict[str, list[Requirement]]] = field(default_factory=dict)
     malformed: dict[str, list[str]] = field(default_factory=dict)
+    idle_extras: list[tuple[str, str]] = field(default_factory=list)
 
     def via(self, name: str) -> tuple[str, ...]:
         """Names of the packages that require ``name``, sorted."""
@@ -35,20 +37,28 @@ class Graph:
 def of_lock(spec: StackSpec, artifacts: Iterable[Artifact]) -> Graph:
     """Walk a lock from the roots of its stack file."""
     lines = {artifact.name: artifact.requires_dist for artifact in artifacts}
-    return build(spec.requires, lines, Target.of(spec))
+    return build(spec.requires, lines, Target.of(spec), spec.extras)
 
 
-def build(roots: Iterable[str], requires_dist: Mapping[str, Iterable[str]], target: Target) -> Graph:
+def build(
+    roots: Iterable[str],
+    requires_dist: Mapping[str, Iterable[str]],
+    target: Target,
+    extras: Mapping[str, Iterable[str]] | None = None,
+) -> Graph:
     """Walk from the roots along the requirements that apply on the target.
 
     Args:
         roots: normalised names.
         requires_dist: ``Requires-Dist`` of every package of the set, by normalised name.
         target: decides which markers hold.
+        extras: asked of the roots, by root.
     """
     graph = Graph({root: {} for root in roots})
-    work = [(root, "") for root in graph.requirers]
+    asked_for = [(root, extra) for root, asked in (extras or {}).items() for extra in asked]
+    work = [*((root, "") for root in graph.requirers), *asked_for]
     seen = set(work)
+    graph.idle_extras = [step for step in asked_for if step[0] in requires_dist]
     while work:
         name, extra = work.pop()
         for line in requires_dist.get(name, ()):
@@ -60,6 +70,8 @@ def build(roots: Iterable[str], requires_dist: Mapping[str, Iterable[str]], targ
                 continue
             if requirement is None:
                 continue
+            if (name, extra) in graph.idle_extras:
+                graph.idle_extras.remove((name, extra))
             child = canonicalize_name(requirement.name)
             if child != name:  # else "package[extra]" in the package's own extras
                 graph.requirers.setdefault(child, {}).setdefault(name, []).append(requirement)

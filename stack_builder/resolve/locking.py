@@ -63,7 +63,7 @@ def draft(
     spec, target = request.spec, request.target
     readings = read_all(pins, opener, target.python, progress)
     requires_dist = {name: reading.requires_dist for name, reading in readings.by_name.items()}
-    required = graph.build(spec.requires, requires_dist, target)
+    required = graph.build(spec.requires, requires_dist, target, spec.extras)
     if not readings.failed:  # uv was given every package of an explicit index as a root; not all need be wanted
         pins = tuple(pin for pin in pins if pin.name in required.requirers)
     explicit = [Wanted(pin.name, pin.version, pin.filename, pin.index) for pin in pins if pin.index != DEFAULT_INDEX]

@@ -56,8 +56,7 @@ class PipTools:
         loopback = LoopbackIndex(request, self.indexes())
         with tempfile.TemporaryDirectory(prefix="stackb-pip-tools-") as folder, loopback.serve() as url:
             place = Path(folder)
-            roots = (f"{name}{specifier}\n" for name, specifier in request.spec.requires.items())
-            (place / "stack.in").write_text("".join(roots), encoding="utf-8")
+            (place / "stack.in").write_text("".join(f"{root}\n" for root in request.spec.roots()), encoding="utf-8")
             kept = (f"{name}=={version}\n" for name, version in sorted(request.prefer.items()))
             (place / "lock.txt").write_text("".join(kept), encoding="utf-8")
             environment = process.inherited("PIP_", frozenset())

@@ -153,7 +153,7 @@ def conflict(explanation: str) -> str:
 def _pyproject(request: Request) -> str:
     """The throw-away project. Packages with an index of their own become roots: uv heeds sources only for these."""
     spec = request.spec
-    roots = [f"{name}{specifier}" for name, specifier in spec.requires.items()]
+    roots = spec.roots()
     served = [name for index in spec.index for name in index.packages]
     roots += [name for name in served if name not in spec.requires]
     lines = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import date
 from pathlib import Path
@@ -9,7 +10,16 @@ from typing import Annotated, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from stack_builder import resources, tomltext
 from stack_builder.errors import UsageError
@@ -25,11 +35,21 @@ def _specifier(text: str) -> str:
     return text
 
 
+def _without_extras(roots: object) -> object:
+    """Say where extras belong before the pattern of a name refuses their brackets."""
+    for key in roots if isinstance(roots, dict) else ():
+        if (bracketed := re.fullmatch(r"([\w.-]+)\[([\w., -]+)\]", str(key))) is not None:
+            name, extras = bracketed[1], json.dumps([part.strip() for part in bracketed[2].split(",")])
+            raise ValueError(f"'{key}': write the extras into a table [extras], as {name} = {extras}")
+    return roots
+
+
 Name = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100), AfterValidator(canonicalize_name)
 ]
 StackName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=80)]
 Specifier = Annotated[str, AfterValidator(_specifier)]
+Extras = Annotated[tuple[Name, ...], Field(min_length=1)]
 Reason = Annotated[str, StringConstraints(min_length=10, strip_whitespace=True)]
 Gpu = Annotated[str, StringConstraints(pattern=r"^sm_[0-9]{2,3}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -130,10 +150,14 @@ class ServeProfile(_Model):
 
 
 class StackSpec(_Model):
-    """One stack file."""
+    """One stack file.
+
+    ``requires`` holds the roots and ``extras``, by the name of a root, what pip writes in brackets behind it.
+    """
 
     stack: StackTable
-    requires: Annotated[dict[Name, Specifier], Field(min_length=1)]
+    requires: Annotated[dict[Name, Specifier], Field(min_length=1), BeforeValidator(_without_extras)]
+    extras: dict[Name, Extras] = {}
     index: tuple[Index, ...] = ()
     override: tuple[Override, ...] = ()
     winner: tuple[Winner, ...] = ()
@@ -151,6 +175,18 @@ class StackSpec(_Model):
                     raise ValueError(f"package '{package}' is listed by index '{seen[package]}' and '{index.name}'")
                 seen[package] = index.name
         return self
+
+    @model_validator(mode="after")
+    def _extras_of_roots(self) -> StackSpec:
+        for name in self.extras:
+            if name not in self.requires:
+                raise ValueError(f"[extras] names '{name}', which [requires] does not")
+        return self
+
+    def roots(self) -> list[str]:
+        """Write the roots as requirements: ``name[extra,…]==version``."""
+        brackets = {name: f"[{','.join(extras)}]" for name, extras in self.extras.items()}
+        return [f"{name}{brackets.get(name, '')}{specifier}" for name, specifier in self.requires.items()]
 
     def winner_for(self, owners: frozenset[str], gpu: str) -> Winner | None:
         """Give the rule that decides between ``owners`` (normalised names) on ``gpu``, or None."""

@@ -33,6 +33,8 @@ def answers_to_stack(facts: LockFacts) -> Iterator[Finding]:
             differing[name] = f"stack.toml {specifier}, not in the lock"
         elif name != "torch" and not SpecifierSet(specifier).contains(Version(artifact.version), prereleases=True):
             differing[name] = f"stack.toml {specifier}, lock {artifact.version}"
+    for name, extra in facts.graph.idle_extras:
+        differing[f"{name}[{extra}]"] = f"{facts.distribution(name)} requires nothing under that extra"
     for index in facts.spec.index:
         for name in index.packages:
             artifact = facts.by_name.get(name)

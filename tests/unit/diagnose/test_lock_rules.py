@@ -394,11 +394,13 @@ def test_a_stack_file_that_was_changed_after_the_lock() -> None:
     stack = facts.spec.stack.model_copy(update={"python": "3.12"})
     requires = {**facts.spec.requires, "sglang": "==0.5.24", "vllm": "==1"}
     index = Index(name="mirror", url="https://example.org/simple", packages=("tqdm",))
-    evidence = found(with_spec(facts, stack=stack, requires=requires, index=(index,)), "LOCK021")[0].evidence
+    spec = {"stack": stack, "requires": requires, "index": (index,), "extras": {"sglang": ("tracing", "traicing")}}
+    evidence = found(with_spec(facts, **spec), "LOCK021")[0].evidence
     assert evidence == {
         "python": "stack.toml 3.12, lock 3.11",
         "sglang": "stack.toml ==0.5.24, lock 0.5.23",
         "vllm": "stack.toml ==1, not in the lock",
+        "sglang[traicing]": "sglang 0.5.23 requires nothing under that extra",
         "tqdm": "stack.toml takes it from index 'mirror', lock from 'default'",
     }
 

@@ -81,6 +81,8 @@ def wheel(
     plain = name.replace("-", "_")
     info = f"{plain}-{inner_version or version}.dist-info"
     metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {inner_version or version}\n"]
+    extras = sorted(set(re.findall(r'extra == "([\w-]+)"', " ".join(requires))))
+    metadata += [f"Provides-Extra: {extra}\n" for extra in extras]
     metadata += [f"Requires-Dist: {line}\n" for line in requires]
     content = {**(files or {f"{plain}/__init__.py": f"{version!r}\n".encode()})}
     content[f"{info}/METADATA"] = "".join(metadata).encode()

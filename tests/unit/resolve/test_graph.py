@@ -62,3 +62,10 @@ def test_lines_that_nobody_can_read_are_named() -> None:
     built = graph.build(["a"], {"a": ["b", "torch >= banana"]}, TARGET)
     assert built.malformed == {"a": ["torch >= banana"]}
     assert built.via("b") == ("a",)
+
+
+def test_extras_of_a_root_are_walked_and_those_that_bring_nothing_are_named() -> None:
+    lines = {"dsl": ["base", "cu13; extra == 'cu13'", "cu12; extra == 'cu12'"]}  # the shape of nvidia-cutlass-dsl
+    built = graph.build(["dsl"], lines, TARGET, {"dsl": ["cu13", "cu14"]})
+    assert built.requirers.keys() == {"dsl", "base", "cu13"}
+    assert built.idle_extras == [("dsl", "cu14")]

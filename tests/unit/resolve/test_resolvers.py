@@ -98,6 +98,14 @@ def test_versions_are_kept_unless_they_cannot_be(default_index, stack_folder, re
     assert {name: pin.version for name, pin in pins.items()} == {"root": "1", "a": "1.0", "b": "2.0"}
 
 
+@both
+def test_an_extra_of_a_root(default_index, stack_folder, resolver: str) -> None:
+    default_index.add("dsl", "4.5.2", 'dsl-cu13; extra == "cu13"', 'dsl-cu12; extra == "cu12"')
+    default_index.add("dsl-cu13", "4.5.2")
+    pins = resolve(stack_folder('[extras]\ndsl = ["cu13"]\n', dsl="==4.5.2"), resolver)
+    assert pins.keys() == {"dsl", "dsl-cu13"}
+
+
 def test_source_archives_do_not_count(default_index, stack_folder) -> None:
     default_index.add("a", "1.0")
     archive = default_index.add("a", "2.0")

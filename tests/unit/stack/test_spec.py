@@ -68,6 +68,9 @@ def test_names_are_normalised() -> None:
         ('"sm_90"', '"H100"', "stack.gpu"),
         ('SGLang = "==0.5.23"', 'SGLang = "0.5.23"', "is not a version specifier"),
         ('SGLang = "==0.5.23"', "", "requires"),
+        ('SGLang = "==0.5.23"', '"SGLang[all, http2]" = "==0.5.23"', 'as SGLang = ["all", "http2"]'),
+        ("[base]", '[extras]\ntorch = ["opt"]\n[base]', "[extras] names 'torch', which [requires] does not"),
+        ("[base]", "[extras]\nsglang = []\n[base]", "extras.sglang"),
         ('glibc = "2.36"', "", "base.glibc"),
         ('recipe = "debian-bookworm"', "", "give either recipe or image"),
         ('recipe = "debian-bookworm"', 'image = "nvidia/cuda:13.0.1-devel-ubuntu24.04"', "base.image"),
@@ -87,6 +90,11 @@ def test_names_are_normalised() -> None:
 def test_what_is_refused_and_where(old: str, new: str, key: str) -> None:
     assert old in GOOD
     assert key in refused(GOOD.replace(old, new))
+
+
+def test_extras_stand_behind_their_roots() -> None:
+    stack = spec.parse(GOOD.replace("[base]", '[extras]\nsglang = ["All", "tracing"]\n[base]'), "x")
+    assert stack.roots() == ["sglang[all,tracing]==0.5.23"]
 
 
 def test_one_package_has_one_index() -> None:
