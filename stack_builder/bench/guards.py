@@ -15,6 +15,7 @@ from stack_builder.diagnose.running import HARDLY_RIGHT
 _QUEUE = 0.1  # waiting requests per running one that are no mere transient below the limit
 _BUSY = 0.9  # share of one core above which the client may be what was measured
 _OFF = 0.05  # share by which the mean output length may differ from what was asked
+_SHORT = 0.5  # share of a run below which the time of full load is called short
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,9 @@ def notes(seen: Seen) -> tuple[Reason, ...]:
         found.append(Reason("BENCH009", f"the client used {seen.cpu / seen.figures.seconds:.0%} of one core"))
     if any(clock.reasons & POWER_CAP for clock in seen.clocks):
         found.append(Reason("BENCH011", "the power cap held the clocks down"))
+    full, whole = seen.figures.full_seconds, seen.figures.seconds
+    if seen.clients is not None and full < _SHORT * whole:
+        found.append(Reason("BENCH014", f"every client was busy for {full:.2f} s of {whole:.2f} s"))
     counted = seen.watch.tokens
     if counted is not None and not seen.figures.errors and counted != seen.figures.tokens:
         found.append(Reason("BENCH013", f"answers hold {seen.figures.tokens} tokens, the server counted {counted:.0f}"))

@@ -27,6 +27,7 @@ from stack_builder.errors import MachineError
 from stack_builder.progress import Progress, Task
 from stack_builder.report.model import Json
 
+Wanting = Callable[[Results, float], bool]
 _WARM_SHARE = 8  # a warm-up asks for this part of the tokens
 
 
@@ -70,6 +71,7 @@ class Options:
         api_key: for every arm.
         keep_cache: leave the server's prefix cache as it is between runs.
         model: name for the OpenAI interfaces; None asks ``/v1/models``.
+        wanting: whether a level needs more rounds; None: where some arm's interval holds 1.
     """
 
     one_at_a_time: bool = False
@@ -78,6 +80,7 @@ class Options:
     api_key: str | None = None
     keep_cache: bool = False
     model: str | None = None
+    wanting: Wanting | None = None
 
 
 @dataclass(slots=True)
@@ -320,17 +323,18 @@ class _Session:
         await asyncio.to_thread(arm.stop)
 
     def _open(self, level: float) -> bool:
-        """Whether some arm's interval at a level straddles 1."""
-        results = self.results()
-        for arm in results.arms[1:]:
-            logs = log_ratios(results, arm.name, level)
-            if logs and ratio(logs, seed=self._settings.seed).says is Says.OPEN:
-                return True
-        return False
+        """Whether a level needs more rounds."""
+        return (self._options.wanting or straddles)(self.results(), level)
 
     def _over(self) -> bool:
         budget = self._options.budget
         return self.stop.asked or (budget is not None and time.monotonic() - self._began > budget)
+
+
+def straddles(results: Results, level: float) -> bool:
+    """Whether some arm's interval at a level holds 1: then it is not told apart from the baseline."""
+    found = (log_ratios(results, arm.name, level) for arm in results.arms[1:])
+    return any(ratio(logs, seed=results.settings.seed).says is Says.OPEN for logs in found if logs)
 
 
 async def _reach(pool: Pool, name: str) -> None:

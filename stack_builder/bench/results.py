@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -195,6 +195,20 @@ def read(path: Path) -> Results:
     if path.stat().st_size > MAX_FILE:
         raise UsageError(f"larger than {MAX_FILE >> 20} MiB", where=path)
     return from_json(path.read_bytes(), path)
+
+
+def leave_out(results: Results, names: Collection[str]) -> Results:
+    """Results without some of their arms.
+
+    Raises:
+        UsageError: there is no arm of that name.
+    """
+    for name in names:
+        if name not in {arm.name for arm in results.arms}:
+            known = ", ".join(arm.name for arm in results.arms)
+            raise UsageError("the results have no such arm", where=name, fix=f"name one of {known}")
+    arms = tuple(arm for arm in results.arms if arm.name not in names)
+    return replace(results, arms=arms, runs=tuple(run for run in results.runs if run.arm not in names))
 
 
 def write(results: Results, path: Path) -> None:

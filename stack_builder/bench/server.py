@@ -24,12 +24,12 @@ _SAMPLE = re.compile(r"^(sglang:[a-z0-9_:]+)(?:\{[^}]*\})?\s+(\S+)")
 _RETRACTED = ("sglang:num_retracted_requests_total", "sglang:num_retracted_reqs_total")
 # arguments that decide whether two arms are comparable, and those a policy needs
 _KEPT = (
-    "attention_backend", "chunked_prefill_size", "context_length", "cuda_graph_max_bs", "disable_overlap_schedule",
-    "disable_radix_cache", "dp_size", "dtype", "enable_dp_attention", "enable_multi_layer_eagle", "enable_pdmux",
-    "enable_two_batch_overlap", "kv_cache_dtype", "max_running_requests", "mem_fraction_static", "model_path",
-    "quantization", "served_model_name", "speculative_adaptive", "speculative_adaptive_config", "speculative_algorithm",
-    "speculative_draft_model_path", "speculative_eagle_topk", "speculative_num_draft_tokens", "speculative_num_steps",
-    "tp_size",
+    "attention_backend", "chunked_prefill_size", "context_length", "cuda_graph_max_bs", "cuda_graph_max_bs_decode",
+    "disable_overlap_schedule", "disable_radix_cache", "dp_size", "dtype", "enable_dp_attention",
+    "enable_multi_layer_eagle", "enable_pdmux", "enable_two_batch_overlap", "kv_cache_dtype",
+    "max_running_requests", "mem_fraction_static", "model_path", "quantization", "served_model_name",
+    "speculative_adaptive", "speculative_adaptive_config", "speculative_algorithm", "speculative_draft_model_path",
+    "speculative_eagle_topk", "speculative_num_draft_tokens", "speculative_num_steps", "stream_interval", "tp_size",
 )  # fmt: skip
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stack_builder.bench.compare import log_ratios, summaries
 from stack_builder.bench.policy import Policy
 from stack_builder.bench.results import Results, level_text
 from stack_builder.bench.statistics import CONFIDENCE, Ratio, Says, ratio
 from stack_builder.bench.tables import Table
 
+TOLERANCE = 0.05  # a loss that need not be excluded before a level counts as settled
 _BESIDE = 1.25  # how far below and above a threshold to look, as a factor
 
 
@@ -37,19 +40,13 @@ def judge_policy(results: Results, policy_arm: str) -> tuple[Table, list[str]]:
         problems.append(
             f"{policy_arm}: the server runs static speculation; look for 'speculative_adaptive disabled' in its log"
         )
-    static = [arm.name for arm in results.arms if arm.name != policy_arm]
     rows = []
-    levels = sorted({run.level for run in results.runs})
-    # all levels are looked at, and the better arm of each was picked by its result: a claim must hold for all at once
-    confidence = 1 - (1 - CONFIDENCE) / max(len(levels), 1)
-    for level in levels:
-        better = max(static, key=lambda name: _rate(results, name, level))
-        logs = log_ratios(results, policy_arm, level, against=better)
-        if not logs:
+    for level in sorted({run.level for run in results.runs}):
+        better, seen = _against_better(results, policy_arm, level)
+        if seen is None:
             rows.append((level_text(level), better, "-", "-", "not measured"))
             problems.append(f"at {level_text(level)}: no round in which both {policy_arm} and {better} count")
             continue
-        seen = ratio(logs, seed=results.settings.seed, confidence=confidence)
         rows.append((level_text(level), better, f"{seen.value:.3f}", _interval(seen), _verdict(seen)))
         if seen.says is Says.NOT:
             problems.append(
@@ -57,6 +54,35 @@ def judge_policy(results: Results, policy_arm: str) -> tuple[Table, list[str]]:
             )
     heads = ("level", "better static arm", "policy / it", "interval, 95 % for all", "verdict")
     return Table("the policy against the better static arm", heads, tuple(rows)), problems
+
+
+def unsettled(policy_arm: str) -> Callable[[Results, float], bool]:
+    """Whether a level needs more rounds: the policy may lose more than :data:`TOLERANCE` there, or may not.
+
+    That two arms are equal can only be told up to a bound; a policy that does what it should equals one of the others
+    at every level, so intervals that hold 1 are what is hoped for, and no reason to go on.
+    """
+
+    def wanting(results: Results, level: float) -> bool:
+        seen = _against_better(results, policy_arm, level)[1]
+        if seen is None or seen.low is None:
+            return True
+        return seen.says is not Says.NOT and seen.low < 1 - TOLERANCE
+
+    return wanting
+
+
+def _against_better(results: Results, policy_arm: str, level: float) -> tuple[str, Ratio | None]:
+    """The better static arm at a level, and the policy's throughput over its; None without a common round.
+
+    All levels are looked at, and the better arm of each was picked by its result: a claim must hold for all at once.
+    """
+    levels = {run.level for run in results.runs}
+    static = [arm.name for arm in results.arms if arm.name != policy_arm]
+    better = max(static, key=lambda name: _rate(results, name, level))
+    logs = log_ratios(results, policy_arm, level, against=better)
+    confidence = 1 - (1 - CONFIDENCE) / len(levels)
+    return better, ratio(logs, seed=results.settings.seed, confidence=confidence) if logs else None
 
 
 def _rate(results: Results, arm: str, level: float) -> float:
@@ -68,4 +94,6 @@ def _interval(seen: Ratio) -> str:
 
 
 def _verdict(seen: Ratio) -> str:
-    return {Says.PAYS: "better", Says.NOT: "worse", Says.OPEN: "equal within the interval"}[seen.says]
+    if seen.says is Says.OPEN:
+        return "open" if seen.low is None else f"equal, or up to {1 - seen.low:.0%} below"
+    return "better" if seen.says is Says.PAYS else "worse"

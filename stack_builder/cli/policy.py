@@ -12,9 +12,9 @@ import typer
 
 from stack_builder.bench import history
 from stack_builder.bench.policy import Policy, make_policy
-from stack_builder.bench.results import Settings, read
+from stack_builder.bench.results import Settings, leave_out, read
 from stack_builder.bench.tables import as_text, report_text
-from stack_builder.bench.verify import judge_policy, levels_around
+from stack_builder.bench.verify import judge_policy, levels_around, unsettled
 from stack_builder.cli.bench import measure, parse_arms, read_key
 from stack_builder.cli.output import write
 from stack_builder.errors import ExitCode, UsageError
@@ -29,6 +29,9 @@ def command(
         str | None, typer.Option(help="Write for this release; default: what the servers reported.")
     ] = None,
     stack: Annotated[str | None, typer.Option(help="Write for the release that this stack locks.")] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(metavar="ARM", help="Leave an arm of the results out; can be repeated.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Write the configuration there; default: print it.")] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Bench the policy against the static arms; name all with --pair or --arm.")
@@ -57,7 +60,7 @@ def command(
     """Turn the results of a bench into SGLang's own configuration for adaptive speculation."""
     if stack and sglang_version:
         raise UsageError("give one of --stack and --sglang-version", where="--stack")
-    measured = read(results)
+    measured = leave_out(read(results), without or [])
     policy = make_policy(measured, _locked_version(stack) if stack else sglang_version)
     asked = measured.settings
     if requests is not None:
@@ -90,11 +93,12 @@ def _verify(
             fix="name three arms with --pair or --arm, the policy last",
         )
     settings = replace(
-        asked, levels=levels_around(asked.levels, policy), max_rounds=max(asked.rounds, asked.max_rounds)
+        asked, levels=levels_around(asked.levels, policy), max_rounds=max(2 * asked.rounds, asked.max_rounds)
     )
     from stack_builder.bench.pairs import Options
 
-    options = Options(one_at_a_time=bool(served), budget=budget, api_key=read_key(api_key_file))
+    wanting = unsettled(arms[-1].name)
+    options = Options(one_at_a_time=bool(served), budget=budget, api_key=read_key(api_key_file), wanting=wanting)
     again = measure(arms, settings, options, output)
     history.append(again, history.log_path())
     table, problems = judge_policy(again, arms[-1].name)

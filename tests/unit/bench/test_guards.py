@@ -63,6 +63,11 @@ def test_what_could_not_be_looked_at_is_said() -> None:
     assert [note.rule for note in notes(busy)] == ["BENCH013"]
     assert notes(replace(busy, figures=replace(GOOD, errors={"cancelled": 1}))) == ()
     assert [note.rule for note in notes(replace(SEEN, cpu=0.95))] == ["BENCH009"]
+    lucky = replace(SEEN, figures=replace(GOOD, seconds=2.07, full_seconds=0.63))
+    assert [(note.rule, note.detail) for note in notes(lucky)] == [
+        ("BENCH014", "every client was busy for 0.63 s of 2.07 s")
+    ]
+    assert notes(replace(lucky, clients=None)) == ()  # an open loop has no such time
     assert [note.rule for note in notes(replace(SEEN, clocks=(Clock(0, "0", 1500, 0x4),)))] == ["BENCH011"]
 
 

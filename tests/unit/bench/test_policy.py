@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from stack_builder.bench.policy import make_policy, mechanism
-from stack_builder.bench.results import Results
-from stack_builder.bench.verify import judge_policy, levels_around
+from stack_builder.bench.results import Results, leave_out
+from stack_builder.bench.verify import judge_policy, levels_around, unsettled
 from stack_builder.errors import UsageError
 
 EAGLE = {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3, "speculative_eagle_topk": 1}
@@ -165,3 +165,26 @@ def test_verify_finds_a_policy_that_breaks_its_promise(results: MakeResults) -> 
     _, problems = judge_policy(bad, "p")
     assert "static speculation" in problems[0]
     assert [problem.split(":")[0] for problem in problems[1:]] == ["at 70", "at 100", "at 250"]
+
+
+def test_verify_goes_on_until_a_loss_is_excluded_or_proven(results: MakeResults) -> None:
+    base, eagle = meeting(40)
+
+    def wanted(policy: Curve, noise: float) -> bool:
+        found = results({"b": base, "e": eagle, "p": policy}, noise=noise, rounds=6)
+        return unsettled("p")(found, 250)
+
+    assert not wanted(base, 0.002)  # equal to the better arm, and within 5 % of it beyond doubt
+    assert wanted(base, 0.1)  # equal, but the noise would hide a loss of a tenth
+    assert not wanted(lambda n: base(n) / 2, 0.1)  # worse beyond doubt: more rounds change nothing
+    assert not wanted(lambda n: base(n) * 2, 0.1)
+
+
+def test_an_arm_can_be_left_out(results: MakeResults) -> None:
+    base, eagle = meeting(40)
+    two = {**EAGLE, "speculative_num_steps": 2}
+    found = results({"b": base, "e": eagle, "two": lambda n: 1.2 * base(n)}, arguments={"e": EAGLE, "two": two})
+    assert [row.steps for row in make_policy(found).rows] == [3, 2]
+    assert [row.steps for row in make_policy(leave_out(found, ["two"])).rows] == [3, 0]
+    with pytest.raises(UsageError, match="no such arm"):
+        leave_out(found, ["three"])
