@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,12 @@ def wait_for(condition: object, seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
+def attached(child: subprocess.Popen[str]) -> None:
+    """Wait until it shows the server's log, which it does only once the server is ready and it watches over it."""
+    assert child.stderr is not None
+    assert any("fired up and ready" in line for line in child.stderr), "it ended before"
+
+
 def processes_of(text: str) -> list[str]:
     """Command lines of this machine that contain ``text``: ``ps`` is the oracle."""
     rows = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -35,9 +43,9 @@ def processes_of(text: str) -> list[str]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_attached_server_is_stopped_with_all_its_children(serve: Serve, port: int, number: signal.Signals) -> None:
     child = serve(*EAGLE3, "--format", "json")
-    wait_for(lambda: listener(port) is not None)
-    wait_for(lambda: processes_of(f"--port {port}"))
-    time.sleep(1.5)  # past readiness, so that the signal meets the attached loop
+    attached(child)
+    assert listener(port) is not None
+    assert processes_of(f"--port {port}")
     child.send_signal(number)
     output, errors = child.communicate(timeout=60)
     assert child.returncode == 130, errors
@@ -45,7 +53,6 @@ def test_attached_server_is_stopped_with_all_its_children(serve: Serve, port: in
     assert processes_of(f"--port {port}") == []
     report = json.loads(output)
     assert report["facts"]["accept_length"] == 2.0
-    assert "fired up and ready" in errors
 
 
 def test_detached_server_is_listed_and_stopped(serve: Serve, port: int) -> None:
@@ -132,8 +139,11 @@ def test_a_crash_at_the_start_is_explained_and_leaves_nothing(serve: Serve, port
     assert processes_of(f"--port {port}") == []
 
 
-def test_a_crash_after_readiness_is_explained(serve: Serve) -> None:
+def test_a_crash_after_readiness_is_explained(serve: Serve, port: int) -> None:
     child = serve(*BASELINE, "--format", "json", mode="dies later")
+    attached(child)
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/die", timeout=30):
+        pass
     output, _ = child.communicate(timeout=60)
     assert child.returncode == 1
     decoder = json.JSONDecoder()
@@ -151,12 +161,9 @@ def test_a_server_that_says_nothing_is_given_up(serve: Serve, port: int) -> None
     assert processes_of(f"--port {port}") == []
 
 
-def test_a_server_that_ignores_the_request_to_stop_is_killed(
-    serve: Serve, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_ignores_the_request_to_stop_is_killed(serve: Serve, port: int) -> None:
     child = serve(*BASELINE, mode="stubborn", STACKB_STOP_PATIENCE="1")
-    wait_for(lambda: listener(port) is not None)
-    time.sleep(1.5)
+    attached(child)
     child.send_signal(signal.SIGINT)
     child.communicate(timeout=60)
     assert processes_of(f"--port {port}") == []

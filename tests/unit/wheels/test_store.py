@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.wheels.store import StoppedError, Store
 
 NAME = "demo-1.0-py3-none-any.whl"
-DATA = os.urandom(300_000)
+DATA = random.Random(7).randbytes(300_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
 
 
