@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,19 @@ from tests.hardening.plugin import (  # noqa: F401 - pytest finds hooks and fixt
     pytest_deselected,
     pytest_runtest_makereport,
     pytest_sessionfinish,
+    pytest_testnodedown,
     recorded_rows,
     sample,
 )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of ``pytest -n``."""
+    from tests.spread import Spread
+
+    config.option.loadscopereorder = False
+    return Spread(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ _SHORT_HASH = re.compile(r"\b[0-9a-f]{8,12}…")
 _PACKED = re.compile(r"\bfrom \d{4,} bytes\b")  # what zlib made of it
 _LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost):\d+")
 _ROWS = pytest.StashKey[dict[str, list[Row]]]()  # by test function, of those that ran to their end
+_SENT = "rows of the hardening table"
 _SHORT = pytest.StashKey[set[str]]()  # test functions of which some case was skipped, failed or not chosen
 
 
@@ -53,11 +56,23 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # a process of pytest-xdist, of whose rows another writes the table
+        rows = session.config.stash[_ROWS]
+        session.config.workeroutput[_SENT] = {test: [asdict(row) for row in found] for test, found in rows.items()}
+        return
     path = session.config.getoption("--hardening-table")
     if path is None:
         return
     old = table.parse(path.read_text(encoding="utf-8")) if path.is_file() else []
     path.write_text(table.render(table.renewed(old, session.config.stash[_ROWS])), encoding="utf-8")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the rows of a process of pytest-xdist."""
+    rows = node.config.stash[_ROWS]
+    for test, found in getattr(node, "workeroutput", {}).get(_SENT, {}).items():
+        rows.setdefault(test, []).extend(Row(**row) for row in found)
 
 
 @pytest.fixture
@@ -94,7 +109,8 @@ def sample(request: pytest.FixtureRequest) -> Sample:
     def choose(cases: int, count: int) -> list[int]:
         if request.config.getoption("--exhaustive") or count >= cases:
             return list(range(cases))
-        return sorted(random.Random(request.node.nodeid).sample(range(cases), count))
+        name = f"{request.path.relative_to(table.ROOT)}::{request.node.name}"  # pytest-xdist changes the node's ID
+        return sorted(random.Random(name).sample(range(cases), count))
 
     return choose
 

@@ -1,0 +1,26 @@
+"""How ``pytest -n 2`` deals the tests out: file by file, and to one process what shares something costly.
+
+The ``xdist_group`` mark does the same, but changes the names under which tests are reported and run again.
+"""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadScopeScheduling
+
+TOGETHER = {
+    "the hardening table": ("tests/hardening/", "tests/unit/cache/test_cache.py", "tests/unit/wheels/test_fetch.py"),
+    "the small base": ("tests/real/test_image.py", "tests/real/test_readme.py"),
+}
+"""Files, and folders, that one process gets: by what they share there."""
+APART = ("tests/real/test_sglang_releases.py",)
+"""Files whose cases share something only with those of the same parameter, the release."""
+
+
+class Spread(LoadScopeScheduling):
+    """A scheduler whose units are files, in the order of collection: the slow ones, on real material, come early."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path, _, test = nodeid.partition("::")
+        if path in APART:
+            return f"{path} {test.partition('[')[2]}"
+        return next((shared for shared, paths in TOGETHER.items() if path.startswith(paths)), path)
