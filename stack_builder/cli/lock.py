@@ -80,11 +80,13 @@ def command(
         f"{change.name}: {change.before or 'new'} -> {change.after or 'removed'}"
         for change in differences(before, made.draft.lock)
     ]
+    refused = any(finding.severity is Severity.ERROR for finding in made.report.findings)
+    if not refused and not dry_run:  # before anything is shown: a reader such as head may close the pipe
+        lock_file.save(place, made.draft.lock, made.draft.requirements)
     code = _show(made.report, changes, format)
-    if any(finding.severity is Severity.ERROR for finding in made.report.findings):
+    if refused:
         said.note(f"not written: {place} stays as it is")
     elif not dry_run:
-        lock_file.save(place, made.draft.lock, made.draft.requirements)
         said.note(f"written: {place}")
     raise typer.Exit(code)
 
