@@ -42,7 +42,7 @@ def wrong_vocabulary(config: dict[str, object], _tensors: Tensors) -> None:
 
 
 def without_hooks(config: dict[str, object], _tensors: Tensors) -> None:
-    """A target whose class lacks the EAGLE-3 hooks in SGLang 0.5.13."""
+    """A target whose class lacks the EAGLE-3 hooks in SGLang 0.5.17."""
     config["architectures"] = ["InternLM2ForCausalLM"]
 
 

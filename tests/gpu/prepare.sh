@@ -1,5 +1,5 @@
 #!/bin/bash
-# Make a virtual environment with SGLang 0.5.13.post1 from a payload of unpacked wheels over the machine's own torch.
+# Make a virtual environment with SGLang 0.5.17 from a payload of unpacked wheels over the machine's own torch.
 # Usage: prepare.sh PAYLOAD VENV, where PAYLOAD holds site.tar.xz, flash.tar.xz, xg.tar.xz, tok/, tools/ and wheels/.
 set -eu
 payload=$1 venv=$2

@@ -1,4 +1,4 @@
-"""``stackb probe`` and ``stackb serve`` on a real GPU: what works, and seven ways to break it.
+"""``stackb probe`` and ``stackb serve`` on a real GPU: what works, and eight ways to break it.
 
     python serve.py VENV MODELS OUT
 
@@ -20,11 +20,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 VENV, MODELS, OUT = (Path(argument) for argument in sys.argv[1:4])
-STACK = Path(__file__).parent / "stack"
+STACK = "cu130-sglang-0.5.17"
 PYTHON = VENV / "bin" / "python3"
 STATE = Path("/tmp/stackb-state")
 TARGET, DRAFT = MODELS / "tiny" / "target", MODELS / "tiny" / "draft"
 EAGLE3 = ("--spec", "eagle3", "--model", TARGET, "--draft", DRAFT)
+# what several small servers on one Hopper GPU need beside the stack's own arguments, which are for SM120
+SHARED = {
+    "--attention-backend": "fa3",
+    "--mem-fraction-static": "0.2",
+    "--max-total-tokens": "65536",
+    "--context-length": "4096",
+    "--cuda-graph-max-bs-decode": "64",
+}
 RECORD: dict[str, object] = {}
 LOG_LINES = 400  # kept of each server's log
 
@@ -48,10 +56,11 @@ def stackb(*arguments: object, limit: float = 280) -> dict[str, object]:
     return {"call": words, "exit": done.returncode, "seconds": seconds, "report": report, "stderr": done.stderr[-3000:]}
 
 
-def serve(port: int, *arguments: object, extra: tuple[str, ...] = ()) -> dict[str, object]:
+def serve(port: int, *arguments: object, extra: dict[str, str] | None = None) -> dict[str, object]:
     """Start a server detached; its log is kept beside the record."""
     place = ("serve", STACK, "--in", "local", "--venv", VENV, "--port", port, "--detach", "--format", "json")
-    result = stackb(*place, *arguments, *(("--", *extra) if extra else ()))
+    words = [word for pair in {**SHARED, **(extra or {})}.items() for word in pair if word]
+    result = stackb(*place, *arguments, "--", *words)
     log = STATE / "servers" / f"{port}.log"
     if log.exists():
         (OUT / f"{port}.log").write_text(
@@ -101,10 +110,10 @@ def processes() -> list[str]:
 def good_servers() -> None:
     """Baseline, a pair with acceptance, one without, and a flag that does nothing: all at once."""
     starts = {
-        "none": (31001, ("--spec", "none", "--model", TARGET), ()),
-        "eagle3": (31002, EAGLE3, ()),
-        "random draft": (31003, ("--spec", "eagle3", "--model", TARGET, "--draft", MODELS / "draft-random"), ()),
-        "fusion flag": (31004, EAGLE3, ("--enable-flashinfer-allreduce-fusion",)),
+        "none": (31001, ("--spec", "none", "--model", TARGET), {}),
+        "eagle3": (31002, EAGLE3, {}),
+        "random draft": (31003, ("--spec", "eagle3", "--model", TARGET, "--draft", MODELS / "draft-random"), {}),
+        "fusion flag": (31004, EAGLE3, {"--enable-flashinfer-allreduce-fusion": ""}),
     }
     with ThreadPoolExecutor(len(starts)) as pool:
         started = {name: pool.submit(serve, port, *words, extra=extra) for name, (port, words, extra) in starts.items()}
@@ -122,19 +131,32 @@ def good_servers() -> None:
 
 
 def broken_servers() -> None:
-    """Each stopped before the start or explained after the crash."""
+    """Each stopped before the start or explained after the crash; those that crash do so side by side."""
     model = ("--spec", "eagle3", "--model")
+    wrong = (*model, TARGET, "--draft", MODELS / "draft-wrong-vocabulary")
+    memory = {"--mem-fraction-static": "0.9995", "--max-total-tokens": "40000000"}
+    despite = ("--despite", "SGL045", "--despite", "SGL047")
+    with ThreadPoolExecutor(2) as pool:
+        crashes = {
+            "memory fraction too high": pool.submit(serve, 31015, *EAGLE3, extra=memory),
+            "wrong vocabulary, insisted on": pool.submit(serve, 31016, *wrong, *despite),
+        }
+        stopped_before_the_start(model, wrong)
+        for name, future in crashes.items():
+            RECORD[name] = future.result()
+
+
+def stopped_before_the_start(model: tuple[object, ...], wrong: tuple[object, ...]) -> None:
+    """What preflight refuses, and what it says when it is asked alone."""
+    RECORD["check"] = serve(31010, *EAGLE3, "--check")
+    RECORD["check: two ranks"] = serve(31010, *EAGLE3, "--check", extra={"--tp": "2"})
     RECORD["missing hook"] = serve(31011, *model, MODELS / "target-without-hooks", "--draft", DRAFT)
-    RECORD["wrong vocabulary"] = serve(31012, *model, TARGET, "--draft", MODELS / "draft-wrong-vocabulary")
-    RECORD["unknown option"] = serve(31013, *EAGLE3, extra=("--no-such-option", "1"))
+    RECORD["wrong vocabulary"] = serve(31012, *wrong)
+    RECORD["unknown option"] = serve(31013, *EAGLE3, extra={"--no-such-option": "1"})
     with socket.socket() as other:
         other.bind(("127.0.0.1", 31014))
         other.listen()
         RECORD["occupied port"] = serve(31014, *EAGLE3)
-    memory = ("--mem-fraction-static", "0.9995", "--max-total-tokens", "40000000")
-    RECORD["memory fraction too high"] = serve(31015, *EAGLE3, extra=memory)
-    vocabulary = ("--draft", MODELS / "draft-wrong-vocabulary", "--skip-preflight")
-    RECORD["wrong vocabulary, unchecked"] = serve(31016, *model, TARGET, *vocabulary)
 
 
 def main() -> None:
