@@ -1,4 +1,4 @@
-"""A bench on an H200 (docs/bench/h200/adaptive/), held to account: the policy, the server's log, the promise."""
+"""A bench on an H200 (docs/bench/h200/), held to account: the policy, the server's log, the promise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stack_builder.bench.results import Results, read
 from stack_builder.bench.verify import judge_policy
 
 ROOT = Path(__file__).parents[2]
-KEPT = ROOT / "docs" / "bench" / "h200" / "adaptive"
+KEPT = ROOT / "docs" / "bench" / "h200"
 LEVELS = {1, 2, 5, 10, 30, 70, 100, 250}
 
 
