@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 from stack_builder import resources
 from stack_builder.diagnose import catalogue
+from stack_builder.diagnose.explain.literals import Literals
 from stack_builder.errors import UsageError
 
 MIN_LITERAL = 5  # characters that every line which a pattern matches must hold in one piece
@@ -71,7 +72,7 @@ class _File(_Table):
     pattern: tuple[_Pattern, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
     """One known error text.
 
@@ -116,7 +117,7 @@ class Pattern:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Context:
     """Something that a text shows beside its error."""
 
@@ -141,6 +142,12 @@ class Knowledge:
         of_patterns = (pair for pattern in self.patterns for pair in pattern.texts)
         of_contexts = (pair for context in self.contexts for pair in context.texts)
         return frozenset((*of_patterns, *of_contexts))
+
+    @cached_property
+    def literals(self) -> Literals[Pattern | Context]:
+        """Whose string a line holds may match it."""
+        everything: tuple[Pattern | Context, ...] = (*self.patterns, *self.contexts)
+        return Literals((literal, one) for one in everything for literal, _ in one.texts)
 
 
 @cache

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stack_builder.diagnose.explain import story
-from stack_builder.diagnose.explain.patterns import Confidence, Kind, Knowledge, Pattern
+from stack_builder.diagnose.explain.patterns import Confidence, Context, Kind, Knowledge, Pattern
 from stack_builder.diagnose.explain.sieve import Line
 
 FATAL, IN_EXCEPTION, IGNORED, WARNED, LONG_BEFORE = 25, 12, -40, -8, -20
@@ -50,18 +50,21 @@ class Ranked:
 
 
 def find_matches(lines: tuple[Line, ...], knowledge: Knowledge) -> tuple[list[Match], frozenset[str]]:
-    """Match every line against every pattern.
+    """Match every line against every pattern that it holds a string of.
 
     Returns:
         the matches whose contexts the text shows, in order; and the names of all contexts that it shows.
     """
     found: list[Match] = []
     shown: set[str] = set()
+    place = {one: place for place, one in enumerate(knowledge.patterns)}
     for index, line in enumerate(lines):
-        if not story.echoed(line.text):
-            hits = ((pattern, pattern.search(line.text)) for pattern in knowledge.patterns)
+        possible = set(knowledge.literals.held(line.text))
+        patterns = sorted((one for one in possible if isinstance(one, Pattern)), key=place.__getitem__)
+        if patterns and not story.echoed(line.text):
+            hits = ((pattern, pattern.search(line.text)) for pattern in patterns)
             found += [Match(pattern, index, _groups(hit)) for pattern, hit in hits if hit is not None]
-        shown.update(context.name for context in knowledge.contexts if context.shown_by(line.text))
+        shown.update(one.name for one in possible if isinstance(one, Context) and one.shown_by(line.text))
     fitting = [m for m in found if m.pattern.context <= shown and not m.pattern.no_context & shown]
     return fitting, frozenset(shown)
 

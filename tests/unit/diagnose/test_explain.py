@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stack_builder.cli.app import run
 from stack_builder.diagnose.explain import confirm, explain, sieve
+from stack_builder.diagnose.explain.literals import Literals
 from stack_builder.diagnose.explain.patterns import knowledge, required_literals
 from stack_builder.diagnose.explain.sieve import sift
 from stack_builder.errors import UsageError
@@ -206,7 +207,9 @@ def test_chunks_of_any_size_keep_the_same_lines(parts: list[str]) -> None:
         number for number, line in enumerate(data.decode().split("\n"), 1) if "nvcc" in line or "KeyError" in line
     }
     for sifted in (whole, pieces):
-        assert numbers <= {line.number for line in sifted.lines}
+        kept = [line.number for line in sifted.lines]
+        assert numbers <= set(kept)
+        assert kept == sorted(set(kept))
         assert all(line.text == data.decode().split("\n")[line.number - 1] for line in sifted.lines)
 
 
@@ -216,6 +219,31 @@ def test_memory_is_bounded_by_keeping_both_ends(monkeypatch: pytest.MonkeyPatch)
     sifted = sift(io.BytesIO(data.encode()), frozenset())
     assert [line.number for line in sifted.lines] == [*range(1, 51), *range(951, 1001)]
     assert (sifted.total, sifted.dropped) == (1000, 900)
+
+
+def test_long_lines_are_bounded_by_their_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sieve, "MAX_CHARACTERS", 10_000)
+    monkeypatch.setattr(sieve, "CHUNK", 1000)
+    data = "".join(f"ValueError: number {n} {'x' * 500}\n" for n in range(1000))
+    sifted = sift(io.BytesIO(data.encode()), frozenset())
+    numbers = [line.number for line in sifted.lines]
+    assert (numbers[0], numbers[-1]) == (1, 1000)
+    assert numbers == sorted(set(numbers))
+    assert sum(len(line.text) for line in sifted.lines) < 2 * 10_000 + 3 * 1000
+    assert sifted.dropped == 1000 - len(numbers)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sets(st.text("ab1é.|\\ [", min_size=1, max_size=4), max_size=150),
+    st.lists(st.text("ab12é.|\\ [", max_size=30), max_size=5),
+)
+def test_the_strings_that_a_text_holds(strings: set[str], texts: list[str]) -> None:
+    literals = Literals((string, string) for string in strings)
+    for text in texts:
+        expected = {string for string in strings if string in text}
+        assert literals.any_in(text) is bool(expected)
+        assert set(literals.held(text)) == expected
 
 
 @pytest.mark.parametrize(
