@@ -11,10 +11,11 @@ from stack_builder.diagnose import abi, abi_history, arch, catalogue, cuda
 from stack_builder.diagnose.abi_fixes import KERNELS, FixSource, LockedSet
 from stack_builder.diagnose.abi_relevance import knowledge
 from stack_builder.diagnose.arch import Gpu
-from stack_builder.diagnose.doctor_targets import open_scene
+from stack_builder.diagnose.doctor_targets import Subject, find_subject
 from stack_builder.diagnose.environment.collect import collect
 from stack_builder.diagnose.environment.facts import Environment, Object
 from stack_builder.diagnose.environment.jit import find_jit_caches
+from stack_builder.diagnose.environment.kept import kept
 from stack_builder.diagnose.host import HostFacts, HostNeed, collect_host, judge_host
 from stack_builder.diagnose.target import TargetSpec
 from stack_builder.report import Finding, Report, Severity, Skipped
@@ -52,10 +53,9 @@ def examine(
         IntegrityError: a container that holds it is damaged.
         MachineError: a wheel of the stack is not at hand.
     """
-    with open_scene(target, environ, wheels) as scene:
-        environment = collect(scene)
-        expected = scene.cuda
-        gpu = gpu or (arch.parse_gpu(scene.gpu) if scene.gpu else None)
+    subject = find_subject(target, environ, wheels)
+    environment = kept(subject.identity, lambda: _collected(subject))
+    gpu = gpu or (arch.parse_gpu(subject.gpu) if subject.gpu else None)
     found_host = None
     if target.kind in _LOCAL:
         environment = dataclasses.replace(environment, jit_caches=find_jit_caches(environ))
@@ -64,7 +64,7 @@ def examine(
             found_host = collect_host(gpu=str(gpu) if gpu else None, site_packages=site, environ=environ)
     if gpu is None and found_host is not None and found_host.devices:
         gpu = arch.parse_gpu(found_host.devices[0].capability)
-    findings, skipped = judge(environment, fix_source(), gpu=gpu, expected_cuda=expected)
+    findings, skipped = judge(environment, fix_source(), gpu=gpu, expected_cuda=subject.cuda)
     if found_host is not None:
         more, skipped_host = _judge_host(environment, found_host)
         findings, skipped = (*findings, *more), (*skipped, *skipped_host)
@@ -72,6 +72,11 @@ def examine(
     if found_host is not None:
         facts["host"] = found_host.to_json()
     return Report(target.as_report_target(), findings, skipped, facts)
+
+
+def _collected(subject: Subject) -> Environment:
+    with subject.open() as scene:
+        return collect(scene)
 
 
 def _judge_host(environment: Environment, host: HostFacts) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:

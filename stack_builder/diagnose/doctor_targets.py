@@ -8,8 +8,10 @@ import platform
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -26,7 +28,7 @@ from stack_builder.trees import FileTree
 from stack_builder.trees.blobs import find_image, open_blobs
 from stack_builder.trees.directory import DirectoryTree
 from stack_builder.trees.oci import OciTree
-from stack_builder.trees.wheels import WheelsTree
+from stack_builder.trees.wheels import WheelsTree, identity_of
 from stack_builder.wheels.store import Store
 
 if TYPE_CHECKING:
@@ -40,9 +42,25 @@ _TORCH = re.compile(r"(.*?)/lib(?:64)?/python3[\d.]*/(?:site|dist)-packages/torc
 _CPYTHON = re.compile(r"-cp3(\d{1,2})-cp3\1t?-")
 
 
-@contextmanager
-def open_scene(target: TargetSpec, environ: Mapping[str, str], wheels: Path | None = None) -> Iterator[Scene]:
-    """Open a target for the time of the context.
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A target that has been looked up and can be opened.
+
+    Attributes:
+        open: opens it for the time of the context.
+        identity: tells its content from every other; None where it can change unnoticed.
+        cuda: CUDA release that it is for, where it says.
+        gpu: architecture that it is for, where it says.
+    """
+
+    open: Callable[[], AbstractContextManager[Scene]]
+    identity: str | None = None
+    cuda: str | None = None
+    gpu: str | None = None
+
+
+def find_subject(target: TargetSpec, environ: Mapping[str, str], wheels: Path | None = None) -> Subject:
+    """Look a target up.
 
     Args:
         target: as parsed.
@@ -50,35 +68,44 @@ def open_scene(target: TargetSpec, environ: Mapping[str, str], wheels: Path | No
         wheels: a folder to take a stack's wheels from before the store.
 
     Raises:
-        UsageError: the target holds no Python environment.
-        MachineError: a wheel of the stack is not at hand.
+        UsageError: no such image in a layout.
+        MachineError: a wheel of the stack is not at hand, or no Docker engine has the image.
     """
     match target.kind:
         case "venv":
-            yield _local(str(target.path.absolute()), environ, target)
+            return Subject(partial(_local, str(target.path.absolute()), environ, target))
         case "python":
-            yield _local(str(prefix_of(target.path)), environ, target)
+            return Subject(partial(_local, str(prefix_of(target.path)), environ, target))
         case "stack":
-            with _stack(target, wheels) as scene:
-                yield scene
+            return _stack(target, wheels)
         case "wheels":
             paths = sorted(target.path.glob("*.whl"))
-            with _wheels(paths, _python_of(paths), target) as scene:
-                yield scene
+            return _wheels(paths, {}, _python_of(paths), target)
         case "oci":
-            with _image(target.path, target) as scene:
-                yield scene
+            return Subject(partial(_layout, target), image_identity(target))
         case "image":
-            with saved_image(target.value) as path, _image(path, target) as scene:
-                yield scene
+            return Subject(partial(_saved, target), image_identity(target))
         case _:
             raise AssertionError(target.kind)
 
 
-def _local(prefix: str, environ: Mapping[str, str], target: TargetSpec) -> Scene:
+def open_scene(
+    target: TargetSpec, environ: Mapping[str, str], wheels: Path | None = None
+) -> AbstractContextManager[Scene]:
+    """Open a target for the time of the context.
+
+    Raises:
+        UsageError: the target holds no Python environment.
+        MachineError: as :func:`find_subject`.
+    """
+    return find_subject(target, environ, wheels).open()
+
+
+@contextmanager
+def _local(prefix: str, environ: Mapping[str, str], target: TargetSpec) -> Iterator[Scene]:
     tree = DirectoryTree()
     python = pythons.find_python(tree, prefix, environ, target.value)
-    return Scene(tree, python, platform.machine(), environ, base=True, where=target.value)
+    yield Scene(tree, python, platform.machine(), environ, base=True, where=target.value)
 
 
 def prefix_of(program: Path) -> Path:
@@ -90,31 +117,56 @@ def prefix_of(program: Path) -> Path:
     return program.resolve().parent.parent
 
 
-@contextmanager
-def _stack(target: TargetSpec, wheels: Path | None) -> Iterator[Scene]:
+def _stack(target: TargetSpec, wheels: Path | None) -> Subject:
     folder = specs.find(target.value)
     spec = specs.load(folder)
-    paths = [_wheel(artifact, wheels, folder.name) for artifact in locks.load(folder).artifacts]
-    machine = spec.stack.platform.removeprefix("linux_")
-    with _wheels(paths, spec.stack.python, target, machine) as scene:
-        yield dataclasses.replace(scene, cuda=spec.stack.cuda, gpu=spec.stack.gpu[0])
+    paths: list[Path] = []
+    sha256: dict[Path, str] = {}
+    for artifact in locks.load(folder).artifacts:
+        given = wheels / artifact.filename if wheels is not None else None
+        if given is not None and given.is_file():
+            paths.append(given)
+        else:
+            paths.append(_stored(artifact, folder.name))
+            sha256[paths[-1]] = artifact.sha256 or ""
+    found = _wheels(paths, sha256, spec.stack.python, target, spec.stack.platform.removeprefix("linux_"))
+    return dataclasses.replace(found, cuda=spec.stack.cuda, gpu=spec.stack.gpu[0])
 
 
-def _wheel(artifact: Artifact, wheels: Path | None, stack: str) -> Path:
-    """The file of a locked wheel: in a folder if one was named, else in the store."""
-    if wheels is not None and (wheels / artifact.filename).is_file():
-        return wheels / artifact.filename
+def _stored(artifact: Artifact, stack: str) -> Path:
+    """The file of a locked wheel in the store, whose bytes were verified when they came."""
     found = Store().find(artifact.sha256, artifact.filename, artifact.size) if artifact.sha256 else None
     if found is None:
         raise MachineError("this wheel is not in the store", where=artifact.filename, fix=f"run stackb fetch {stack}")
     return found
 
 
+def _wheels(
+    paths: list[Path], sha256: Mapping[Path, str], python: str, target: TargetSpec, machine: str = platform.machine()
+) -> Subject:
+    """Wheels, with the sha256 of those that were verified."""
+    content = [(path.name, identity_of(path, sha256.get(path))) for path in paths]
+    identity = json.dumps(["wheels", python, machine, content])
+
+    @contextmanager
+    def opened() -> Iterator[Scene]:
+        with WheelsTree(paths, prefix=WHEELS_PREFIX, python=python, sha256=sha256) as tree:
+            found = pythons.find_python(tree, WHEELS_PREFIX, {}, target.value)
+            yield Scene(tree, found, machine, {}, base=False, where=target.value)
+
+    return Subject(opened, identity)
+
+
 @contextmanager
-def _wheels(paths: list[Path], python: str, target: TargetSpec, machine: str = platform.machine()) -> Iterator[Scene]:
-    with WheelsTree(paths, prefix=WHEELS_PREFIX, python=python) as tree:
-        found = pythons.find_python(tree, WHEELS_PREFIX, {}, target.value)
-        yield Scene(tree, found, machine, {}, base=False, where=target.value)
+def _layout(target: TargetSpec) -> Iterator[Scene]:
+    with _image(target.path, target) as scene:
+        yield scene
+
+
+@contextmanager
+def _saved(target: TargetSpec) -> Iterator[Scene]:
+    with saved_image(target.value) as path, _image(path, target) as scene:
+        yield scene
 
 
 @contextmanager
@@ -180,7 +232,7 @@ def image_identity(target: TargetSpec) -> str | None:
         image = find_image(blobs, platform.machine())
     except UsageError:
         image = find_image(blobs, _other_machine())
-    if None in image.digests:
+    if None in image.digests or not blobs.names().issuperset(image.layers):
         return None
     return f"oci {json.dumps([image.digests, image.config.get('config')], sort_keys=True)}"
 

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO, Self, cast
 
 from stack_builder.trees import Entry
@@ -44,6 +45,15 @@ class _Wheel:
     path: Path
 
 
+def identity_of(wheel: Path, sha256: str | None = None) -> str:
+    """What tells the bytes of a wheel from all others: their sha256 where that was verified, else the file itself."""
+    if sha256 is not None:
+        return f"sha256:{sha256}"
+    status = wheel.stat()
+    # Whoever can give another file the same path, inode, size and time can as well write to our cache.
+    return f"{wheel.resolve()}\0{status.st_dev}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}"
+
+
 class WheelsTree:
     """A set of wheels seen as one environment.
 
@@ -54,6 +64,7 @@ class WheelsTree:
         prefix: the environment's ``sys.prefix``.
         python: ``3.11``; names the folder of packages.
         cache: where large members are unpacked; the user's cache by default.
+        sha256: of those wheels whose bytes were verified.
 
     Attributes:
         conflicts: paths that several wheels hold, with their owners in the order given. The first one's is shown.
@@ -70,6 +81,7 @@ class WheelsTree:
         prefix: str = "/opt/venv",
         python: str = "3.11",
         cache: MemberCache | None = None,
+        sha256: Mapping[Path, str] = MappingProxyType({}),
     ) -> None:
         self._site = f"{prefix}/lib/python{python}/site-packages"
         self._schemes = {
@@ -87,7 +99,7 @@ class WheelsTree:
         self.conflicts: dict[str, list[str]] = {}
         try:
             for path in wheels:
-                self._add(path)
+                self._add(path, identity_of(path, sha256.get(path)))
         except BaseException:
             self._open.close()
             raise
@@ -149,7 +161,7 @@ class WheelsTree:
             def write(file: BinaryIO) -> None:
                 _write_pack(PackWriter(file, self._cache.folder), wheel.path)
 
-            return self._cache.make(f"wheel pack 2\0{wheel.identity}", None, write)
+            return self._cache.make(f"wheel pack 3\0{wheel.identity}", None, write)
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # decompressing releases the lock
             packs = list(pool.map(make, wheels))
@@ -157,12 +169,9 @@ class WheelsTree:
             pack = self._open.enter_context(mapped(path))
             self._outlines[wheel] = pack, cast("Mapping[str, int]", read_index(pack, str(path)))
 
-    def _add(self, path: Path) -> None:
+    def _add(self, path: Path, identity: str) -> None:
         named = names.parse(path.name)
         file = self._open.enter_context(path.open("rb"))
-        status = path.stat()
-        # Whoever can give another file the same path, inode, size and time can as well write to our cache.
-        identity = f"{path.resolve()}\0{status.st_dev}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}"
         wheel = _Wheel(WheelArchive(file, path.name), identity, path)
         self._wheels.append(wheel)
         owner = f"{named.distribution} {named.version}"

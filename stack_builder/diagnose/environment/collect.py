@@ -39,8 +39,6 @@ class Scene:
         environ: environment of its processes.
         base: whether the tree holds the system's libraries, too.
         where: how messages name it.
-        cuda: CUDA release that the target is for, where it says.
-        gpu: architecture that the target is for, where it says.
     """
 
     tree: FileTree
@@ -49,8 +47,6 @@ class Scene:
     environ: Mapping[str, str]
     base: bool
     where: str
-    cuda: str | None = None
-    gpu: str | None = None
 
 
 def collect(scene: Scene) -> facts.Environment:
