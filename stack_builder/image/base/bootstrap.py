@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stack_builder.errors import MachineError
+from stack_builder.image.base.contained import run_contained
 from stack_builder.image.base.packages import location
 from stack_builder.image.base.recipe import Recipe
 from stack_builder.image.base.unpack import unpack
@@ -83,9 +84,7 @@ def bootstrap(recipe: Recipe, packages: Iterable[DebianPackage], store: Path, wo
     ]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(work)}
     environment.pop("APT_CONFIG", None)
-    done = subprocess.run(
-        argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, umask=0o022, check=False
-    )
+    done = run_contained(argv, environment)
     if done.returncode != 0:
         complaints = [line for line in done.stderr.splitlines() if line.startswith("E:")] or ["E: no message"]
         raise MachineError(
