@@ -11,7 +11,7 @@ import typer
 from stack_builder import progress, resources
 from stack_builder.cache import verbs
 from stack_builder.cache.verbs import DAYS, Pruned, Share
-from stack_builder.cli.output import Format, emit, table, write
+from stack_builder.cli.output import Format, emit, redacted, table, write
 from stack_builder.errors import UsageError
 from stack_builder.progress import amount_text
 
@@ -27,11 +27,11 @@ def info(as_json: _Json = False) -> None:
     shares = verbs.info()
     if as_json:
         kinds = {s.kind.name: {"items": s.items, "bytes": s.size, "needed_bytes": s.needed, "by": s.by} for s in shares}
-        write(json.dumps({"cache": str(resources.cache()), "kinds": kinds}, indent=2) + "\n")
+        write(json.dumps({"cache": _place(), "kinds": kinds}, indent=2) + "\n")
         return
     rows = [(s.kind.name, str(s.items), _bytes(s.size), _bytes(s.needed), _names(s)) for s in shares]
     total = sum(share.size for share in shares)
-    write(f"{resources.cache()}: {_bytes(total)}\n")
+    write(f"{_place()}: {_bytes(total)}\n")
     table(("kind", "items", "size", "needed", "by"), rows)
 
 
@@ -63,12 +63,16 @@ def prune(
     pruned = verbs.prune(days=older_than, everything=everything, dry_run=dry_run)
     if as_json:
         kinds = {each.kind.name: {"items": each.items, "bytes": each.size} for each in pruned}
-        write(json.dumps({"cache": str(resources.cache()), "dry_run": dry_run, "removed": kinds}, indent=2) + "\n")
+        write(json.dumps({"cache": _place(), "dry_run": dry_run, "removed": kinds}, indent=2) + "\n")
         return
     rows = [(each.kind.name, str(each.items), _bytes(each.size)) for each in pruned]
     if rows:
         table(("kind", "items", "size"), rows)
     write(_sum(pruned, dry_run))
+
+
+def _place() -> str:
+    return redacted(str(resources.cache()))
 
 
 def _sum(pruned: Iterable[Pruned], dry_run: bool) -> str:

@@ -11,7 +11,7 @@ import typer
 from stack_builder import progress
 from stack_builder.cache.lock import in_use
 from stack_builder.cache.stacks import remember
-from stack_builder.cli.output import write
+from stack_builder.cli.output import redacted, write
 from stack_builder.stack import lock as lock_file
 from stack_builder.stack import spec as stack_file
 from stack_builder.wheels.fetch import DEFAULT_JOBS, Fetched, Source, fetch, on_demand
@@ -62,4 +62,5 @@ def _summary(stack: str, done: tuple[Fetched, ...], store: Store) -> str:
     counts = Counter(wheel.source for wheel in done)
     parts = ", ".join(f"{counts[source]} {text}" for source, text in _SAID.items() if counts[source])
     total = progress.amount_text(sizes, "bytes")
-    return f"{stack}: {len(done)} wheels, {total}, all hashes right ({parts or 'none'}). Store: {store.root}"
+    place = redacted(str(store.root))
+    return f"{stack}: {len(done)} wheels, {total}, all hashes right ({parts or 'none'}). Store: {place}"

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from stack_builder import progress, resources
-from stack_builder.cli.output import Format, emit, table, write
+from stack_builder.cli.output import Format, emit, redacted, table, write
 from stack_builder.errors import ExitCode, UsageError
 from stack_builder.report import Report
 from stack_builder.serve import registry
@@ -185,7 +185,8 @@ def _status() -> ExitCode:
     for entry in registry.entries():
         server = entry.server()
         state = "running" if server is not None and server.alive else "gone"
-        lines.append(f"{entry.port}\t{state}\t{entry.stack}\t{entry.kind}\t{entry.url}\t{entry.log}\n")
+        log = redacted(str(entry.log))
+        lines.append(f"{entry.port}\t{state}\t{entry.stack}\t{entry.kind}\t{entry.url}\t{log}\n")
     write("".join(lines))
     if not lines:
         sys.stderr.write("no server was started, or all were stopped\n")

@@ -20,6 +20,7 @@ from stack_builder.diagnose.patches.site import JOURNAL
 from tests.hardening.faulty import Faulty, Host
 from tests.hardening.scenes import Scene, right_blobs, right_wheels
 from tests.hardening.tiny import tiny  # noqa: F401 - a fixture
+from tests.hardening.web import server  # noqa: F401 - a fixture
 from tests.unit.bench.test_history import FOUNDING, GUIDELLM
 from tests.unit.image.conftest import base_layout, kit, make_wheel  # noqa: F401 - fixtures
 from tests.unit.patch.conftest import FILES, HEAD, TABLE_PATCH, WRAPPER_PATCH, record_of, tree

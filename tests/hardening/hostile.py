@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import resource
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+import stack_builder
 from stack_builder.cli.app import run
 
 SECONDS = 10  # of processor time
@@ -40,6 +44,7 @@ def attempt(arguments: Sequence[str], folder: Path, *, text: bytes = b"") -> Att
 
     A fork of this process, which has read the package's modules already: a hundred cases cost seconds, not minutes.
     """
+    _load()
     streams = [folder / f"std{name}" for name in ("in", "out", "err")]
     streams[0].write_bytes(text)
     child = os.fork()
@@ -52,8 +57,16 @@ def attempt(arguments: Sequence[str], folder: Path, *, text: bytes = b"") -> Att
     assert not any(sign in said for sign in ("Traceback", "internal error")), said
     out = streams[1].read_text(encoding="utf-8", errors="replace")
     for given in (said, out):
-        assert all(each.isprintable() or each in "\n" for each in given), f"control characters: {given!r}"[:2000]
+        assert all(each.isprintable() or each in "\n\t" for each in given), f"control characters: {given!r}"[:2000]
     return Attempt(os.waitstatus_to_exitcode(status), lines[0] if lines else "", out, said)
+
+
+@cache
+def _load() -> None:
+    """Import all of the package, so that no child has to."""
+    for module in pkgutil.walk_packages(stack_builder.__path__, "stack_builder."):
+        if ".in_base." not in module.name and not module.name.endswith("__main__"):  # which are run, not imported
+            importlib.import_module(module.name)
 
 
 def _child(arguments: Sequence[str], folder: Path, streams: Sequence[Path]) -> None:

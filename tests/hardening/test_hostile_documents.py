@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,54 +15,7 @@ from tests.hardening.hostile import BOUND, attempt
 from tests.hardening.plugin import Recorder
 from tests.hardening.test_hostile_archives import good
 from tests.hardening.tiny import STACK
-
-Answer = tuple[int, dict[str, str], bytes]
-HTML, JSON = {"Content-Type": "text/html"}, {"Content-Type": "application/vnd.pypi.simple.v1+json"}
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    answers: dict[str, Answer]
-
-    def handle_error(self, *_: object) -> None:
-        """Clients that hang up are what these tests are about."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Server
-
-    def do_GET(self) -> None:
-        status, headers, body = self.server.answers.get(self.path.partition("?")[0], (404, {}, b""))
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.do_GET()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def server() -> Iterator[_Server]:
-    """A server on loopback; ``answers`` by path."""
-    made = _Server(("127.0.0.1", 0), _Handler)
-    made.answers = {}
-    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    yield made
-    made.shutdown()
-    made.server_close()
-    thread.join()
-
-
-def url(server: _Server) -> str:
-    return f"http://127.0.0.1:{server.server_port}"
+from tests.hardening.web import EVENT, FINE, HTML, JSON, Answer, Web
 
 
 def locked(folder: Path, wheel: bytes) -> dict[str, object]:
@@ -114,12 +65,12 @@ PAGES: dict[str, tuple[Answer, int, str]] = {
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_hostile_index_page(
-    name: str, server: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hardened: Recorder
+    name: str, server: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hardened: Recorder
 ) -> None:
     answer, code, reason = PAGES[name]
     locked(tmp_path, good())
     server.answers["/simple/demo/"] = answer
-    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{url(server)}/simple")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.url}/simple")
     done = attempt(["fetch", "tiny"], tmp_path)
     assert (done.code, reason in done.line) == (code, True), done
     assert not list((tmp_path / "cache" / "wheels").rglob("*.whl"))
@@ -127,13 +78,13 @@ def test_a_hostile_index_page(
 
 
 def test_a_page_without_hashes_is_no_way_round_the_lock(
-    server: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hardened: Recorder
+    server: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hardened: Recorder
 ) -> None:
     wheel = good()
     locked(tmp_path, wheel)
     server.answers["/simple/demo/"] = (200, JSON, row())
     server.answers["/files/x.whl"] = (200, {}, wheel[:-1] + b"!")
-    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{url(server)}/simple")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.url}/simple")
     done = attempt(["fetch", "tiny"], tmp_path)
     assert done.code == 1, done
     assert not list((tmp_path / "cache" / "wheels").rglob("*.whl"))
@@ -234,7 +185,6 @@ def test_a_hostile_log(name: str, form: str, tmp_path: Path, hardened: Recorder)
 
 # --- answers of a server under a bench ---
 
-EVENT = {"Content-Type": "text/event-stream"}
 ANSWERS: dict[str, tuple[str, Answer]] = {
     "facts: NaN and infinite numbers": ("/server_info", (200, {}, b'{"version": "0.5.23", "tp_size": NaN, "dtype": 1e999}')),
     "facts: 100,000 brackets": ("/server_info", (200, {}, b"[" * 100_000)),
@@ -248,21 +198,17 @@ ANSWERS: dict[str, tuple[str, Answer]] = {
     "answers: terminal commands in an error": (
         "/v1/completions", (500, {}, b'{"error": "\x1b[2J\x1b]0;owned\x07"}')),
 }  # fmt: skip
-FINE = (
-    b'data: {"choices":[{"text":"a"}]}\n\ndata: {"choices":[{"text":"b"}],"usage":{"completion_tokens":4,"prompt_tokens":2}}'
-    b"\n\ndata: [DONE]\n\n"
-)
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_hostile_server(
-    name: str, server: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hardened: Recorder
+    name: str, server: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hardened: Recorder
 ) -> None:
     path, answer = ANSWERS[name]
     monkeypatch.setenv("STACKB_STATE_DIR", str(tmp_path / "state"))
     server.answers |= {"/v1/completions": (200, EVENT, FINE), "/v1/models": (200, {}, b'{"data": [{"id": "m"}]}')}
     server.answers[path] = answer
-    call = ["bench", url(server), "--concurrency", "1", "--requests", "1", "--tokens", "4", "--output", "r.json"]
+    call = ["bench", server.url, "--concurrency", "1", "--requests", "1", "--tokens", "4", "--output", "r.json"]
     done = attempt(call, tmp_path)
     assert done.code in (0, 1, 3), done
     json.loads((tmp_path / "r.json").read_text(), parse_constant=pytest.fail)

@@ -32,20 +32,21 @@ glibc = "2.36"
 """
 
 
+def make_tiny(place: Path, wheel: bytes) -> None:
+    """Make in ``place`` the folder ``tiny`` of a stack that locks this wheel, ``wheels`` with it, and a ``base``."""
+    folder = place / "tiny"
+    folder.mkdir()
+    (folder / "stack.toml").write_text(STACK)
+    (place / "wheels").mkdir()
+    (place / "wheels" / WHEEL).write_bytes(wheel)
+    sha256 = hashlib.sha256(wheel).hexdigest()
+    artifact = Artifact("demo", "1.0", WHEEL, sha256, len(wheel), tags=("py3-none-any",), metadata_version="1.0")
+    lock = Lock("tiny", "3.11", "linux_x86_64", "uv 0", artifacts=(artifact,), collisions=())
+    locks.save(folder, lock, requirements.write(lock, Target.of(specs.load(folder))))
+    write_oci_layout(place / "base", [tar_bytes({"usr/bin/python3.11": b"#!/bin/sh\n"})])
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Callable[[bytes], None]:
-    """``tiny(wheel)``: a folder with a stack that locks this wheel, the wheel, and a base."""
-
-    def make(wheel: bytes) -> None:
-        folder = tmp_path / "tiny"
-        folder.mkdir()
-        (folder / "stack.toml").write_text(STACK)
-        (tmp_path / "wheels").mkdir()
-        (tmp_path / "wheels" / WHEEL).write_bytes(wheel)
-        sha256 = hashlib.sha256(wheel).hexdigest()
-        artifact = Artifact("demo", "1.0", WHEEL, sha256, len(wheel), tags=("py3-none-any",), metadata_version="1.0")
-        lock = Lock("tiny", "3.11", "linux_x86_64", "uv 0", artifacts=(artifact,), collisions=())
-        locks.save(folder, lock, requirements.write(lock, Target.of(specs.load(folder))))
-        write_oci_layout(tmp_path / "base", [tar_bytes({"usr/bin/python3.11": b"#!/bin/sh\n"})])
-
-    return make
+    """``tiny(wheel)``: :func:`make_tiny` in the test's folder."""
+    return lambda wheel: make_tiny(tmp_path, wheel)
