@@ -7,16 +7,12 @@ both: output tokens per second from the first request to the end of the last, TT
 connection is opened, TPOT without the first token, ITL between events with text. Every share of the difference above
 2 % fails, and so does any count of tokens that is not the server's own, exactly.
 
-``bench_serving`` opens a connection for each request and keeps none, so ``--connections fresh`` is the like of it; the
-last column shows what keeping them (the default) changes.
+``bench_serving`` runs twice, once on each side of ours: what its own two runs differ by is what no client could do
+better. It opens a connection for each request and keeps none, so ``--connections fresh`` is the like of it; ``--kept``
+adds what keeping them (the default) changes.
 
-2026-11-30, bench_serving of SGLang 0.5.23, two cores at a load of 10, both clients and the server at a raised priority:
-all 20 figures agree. Tokens and requests are exact, throughput differs by 0.02 %, TTFT by 0.02 to 0.71 %, TPOT by up to
-0.11 %, ITL by 0.03 (mean) to 1.59 % (p99), end to end by up to 0.14 %. Under the same load without the priority single
-tails of ITL and TTFT missed the 2 %, and so does ITL's p99 (5 %) where events come every 20 ms instead of 50: what a
-client spends on opening a request delays the events that it reads meanwhile. Run it on a quiet machine.
-
-    python benchmarks/load_agreement.py PEERS     # benchmarks/peers.py PEERS bench_serving, if not done before
+    python benchmarks/load_agreement.py PEERS --output agreement.jsonl   # benchmarks/peers.py PEERS bench_serving first
+    python benchmarks/load_agreement.py --summary agreement.jsonl        # of all runs that the file holds
 """
 
 from __future__ import annotations
@@ -37,6 +33,7 @@ import peers
 SERVER = Path(__file__).parents[1] / "tests" / "fixtures" / "llm" / "server.py"
 LAW = ("--rate", "20", "--prefill", "0.5", "--spread", "0.3")
 LIMIT = 0.02
+EXACT = ("output tokens", "server", "requests")
 _STATS = {"mean": "mean", "median": "p50", "p90": "p90", "p99": "p99"}
 _LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e_latency": "e2e"}
 
@@ -81,6 +78,7 @@ def bench_serving(options: argparse.Namespace, url: str, file: Path, scratch: Pa
     before = counted(url)
     peers.cpu_seconds(words, scratch)
     told = json.loads(result.read_text())
+    result.unlink()  # they append
     warm = options.clients * min(options.tokens, 32)
     found = {"output tokens": told["total_output_tokens"], "server": counted(url) - before - warm}
     found |= {"requests": told["completed"], "output tok/s": told["output_throughput"]}
@@ -105,39 +103,83 @@ def stackb(options: argparse.Namespace, url: str, file: Path, scratch: Path, con
     return found | {f"{name} {stat} ms": told[name][stat] for name in _LATENCIES.values() for stat in _STATS.values()}
 
 
+def measured(options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Run every client once; gives its figures under its name."""
+    with tempfile.TemporaryDirectory() as folder, server(*LAW) as url:
+        scratch = Path(folder)
+        file = scratch / "prompts.jsonl"
+        prompts(options.clients * options.requests, file)
+        found = {"bench_serving": bench_serving(options, url, file, scratch)}
+        found["stackb fresh"] = stackb(options, url, file, scratch, "fresh")
+        if options.kept:
+            found["stackb kept"] = stackb(options, url, file, scratch, "kept")
+        return found | {"bench_serving again": bench_serving(options, url, file, scratch)}
+
+
+def compare(run: dict[str, dict[str, float]]) -> int:
+    """Print one run as a table; gives the number of figures that do not agree."""
+    theirs, *others = run
+    print(f"{'':<16}{theirs:>22}" + "".join(f"{name:>22}{'':9}" for name in others))
+    wrong = 0
+    for name, value in run[theirs].items():
+        cells = "".join(f"{run[other][name]:22.3f}{run[other][name] / value - 1:9.2%}" for other in others)
+        bad = differs(run, name, "stackb fresh")
+        wrong += bad
+        print(f"{name:<16}{value:22.3f}{cells}{'  differs' if bad else ''}")
+    for name, client in run.items():
+        if client["output tokens"] != client["server"]:
+            wrong += 1
+            print(f"{name}: {client['output tokens']:g} tokens counted, {client['server']:g} sent")
+    return wrong
+
+
+def differs(run: dict[str, dict[str, float]], figure: str, client: str) -> bool:
+    """Whether a client's figure is not that of the first run of bench_serving."""
+    share = run[client][figure] / run["bench_serving"][figure] - 1
+    return share != 0 if figure in EXACT else abs(share) > LIMIT
+
+
+def summary(runs: list[dict[str, dict[str, float]]]) -> None:
+    """For each figure: how far ours, and their own second run, were from their first; how often beyond the limit."""
+    clients = ("stackb fresh", "bench_serving again")
+    print(f"{len(runs)} runs{'':<10}" + "".join(f"{name:>24}{'beyond 2 %':>12}" for name in clients))
+    for figure in runs[0]["bench_serving"]:
+        cells = ""
+        for client in clients:
+            shares = sorted(abs(run[client][figure] / run["bench_serving"][figure] - 1) for run in runs)
+            beyond = sum(differs(run, figure, client) for run in runs)
+            cells += f"{shares[len(shares) // 2]:13.2%}{shares[-1]:11.2%}{beyond:12}"
+        print(f"{figure:<16}{cells}")
+    print("(median and largest difference from bench_serving's first run)")
+    for client in clients:
+        clean = sum(not any(differs(run, figure, client) for figure in run[client]) for run in runs)
+        print(f"{client}: every figure within 2 % in {clean} of {len(runs)} runs")
+
+
 def main() -> None:
     """Measure, print the table, and fail where it does not agree."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("peers", type=Path, help="folder of benchmarks/peers.py")
+    parser.add_argument("peers", type=Path, nargs="?", help="folder of benchmarks/peers.py")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--requests", type=int, default=12, help="of each client")
     parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--kept", action="store_true", help="run ours with kept connections, too")
+    parser.add_argument("--output", type=Path, help="append the figures as a JSON line")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="sum up what --output wrote, and run nothing")
     options = parser.parse_args()
+    if options.summary:
+        summary([json.loads(line) for line in options.summary.read_text().splitlines()])
+        return
+    if options.peers is None:
+        parser.error("name the folder of benchmarks/peers.py")
     options.peers = options.peers.absolute()
-    with tempfile.TemporaryDirectory() as scratch, server(*LAW) as url:
-        file = Path(scratch) / "prompts.jsonl"
-        prompts(options.clients * options.requests, file)
-        theirs = bench_serving(options, url, file, Path(scratch))
-        fresh = stackb(options, url, file, Path(scratch), "fresh")
-        kept = stackb(options, url, file, Path(scratch), "kept")
-    sys.exit(_compare(theirs, fresh, kept))
-
-
-def _compare(theirs: dict[str, float], fresh: dict[str, float], kept: dict[str, float]) -> int:
-    wrong = 0
-    print(f"{'':<16}{'bench_serving':>14}{'stackb fresh':>14}{'':>9}{'stackb kept':>14}")
-    for name, value in theirs.items():
-        share = fresh[name] / value - 1
-        exact = name in ("output tokens", "server", "requests")
-        bad = share != 0 if exact else abs(share) > LIMIT
-        wrong += bad
-        mark = "  differs" if bad else ""
-        change = kept[name] / value - 1
-        print(f"{name:<16}{value:14.3f}{fresh[name]:14.3f}{share:9.2%}{kept[name]:14.3f}{change:9.2%}{mark}")
-    for client in (theirs, fresh, kept):
-        wrong += client["output tokens"] != client["server"]
+    run = measured(options)
+    if options.output:
+        with options.output.open("a") as out:
+            out.write(json.dumps(run) + "\n")
+    wrong = compare(run)
     print("every figure agrees" if not wrong else f"{wrong} figures disagree")
-    return 1 if wrong else 0
+    sys.exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":
