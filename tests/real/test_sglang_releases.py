@@ -19,6 +19,8 @@ import pytest
 from uv import find_uv_bin
 
 from stack_builder import resources
+from stack_builder.bench.policy import make_policy, mechanism
+from stack_builder.bench.results import leave_out, read
 from stack_builder.diagnose.sglang import launch
 from stack_builder.sglang import options, record, release, source
 from stack_builder.sglang.contract import contract as contracts
@@ -112,10 +114,12 @@ def ask(wheel, tmp_path_factory):
             archive.extractall(site, [n for n in archive.namelist() if n.startswith("sglang/") and n.endswith(".py")])
         return site
 
-    def run(oracle: str, version: str) -> list:
+    def run(oracle: str, version: str, *words: object) -> list | dict:
         packages = [word for name in NEEDED_BY_THE_ORACLES for word in ("--with", name)]
         uv = [find_uv_bin(), "run", "-q", "--no-project", "--python", sys.executable, *packages, "python"]
-        done = subprocess.run([*uv, FOLDER / oracle, unpacked(version)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*uv, FOLDER / oracle, unpacked(version), *map(str, words)], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         return json.loads(done.stdout)
 
@@ -205,3 +209,28 @@ def test_the_record_is_written_the_same_again(tree, gates_of):
     for path, text in rendered.items():
         assert path.is_relative_to(resources.checks())
         assert path.read_text() == text
+
+
+KEPT = FOLDER.parents[1] / "docs" / "bench" / "h200" / "adaptive" / "pair.json"
+
+
+@pytest.mark.parametrize("version", [version for version in RELEASES if mechanism(version).mechanism == "batch"])
+@pytest.mark.parametrize("without", [(), ("chain2",)])
+def test_a_measured_policy_is_what_the_release_makes_of_it(version, without, ask, tmp_path):
+    """Of an H200: two arms give seven steps and none, three give seven and two. Zero came with 0.5.14."""
+    measured = leave_out(read(KEPT), without)
+    assert {row.steps for row in make_policy(measured, "0.5.14").rows} == ({7, 0} if without else {7, 2})
+    policy = make_policy(measured, "0.5.14")  # and not the version's own: what it would refuse is to be seen
+    file = tmp_path / "adaptive.json"
+    file.write_text(policy.config)
+    graphs = [1, 2, 4, 8, *range(16, 257, 8)]
+    if 0 in {row.steps for row in policy.rows} and mechanism(version).lowest_step > 0:
+        assert "list of positive ints" in ask("real_adaptive.py", version, file, policy.rows[0].steps, [])["error"]
+        assert make_policy(measured, version).config is None
+        return
+    for sizes in ([], graphs):
+        told = ask("real_adaptive.py", version, file, policy.rows[0].steps, sizes)
+        assert told["candidates"] == sorted(row.steps for row in policy.rows)
+        for batch, used in told["used"].items():
+            padded = next((size for size in sizes if size >= int(batch)), int(batch))
+            assert used == [[row.steps for row in policy.rows if row.batch <= padded][-1]]
