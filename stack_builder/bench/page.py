@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 
 from stack_builder.bench.plot import charts
@@ -19,7 +20,7 @@ h2{margin-top:3rem;border-top:1px solid var(--soft);padding-top:1rem}
 table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums;font-size:.9rem}
 caption{text-align:left;font-weight:600;padding:.3rem 0}
 th,td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid var(--soft)}th{white-space:nowrap}
-th:first-child,td:first-child{text-align:left}
+.left{text-align:left}
 a{color:light-dark(#0b57d0,#8ab4f8)}
 td[data-says]{font-weight:600}td[data-says=pays]{color:light-dark(#1c6b3c,#6fd497)}
 td[data-says="doesn't pay"]{color:light-dark(#a3261b,#ff9d92)}
@@ -31,12 +32,13 @@ svg{display:block;width:100%;min-width:34rem;height:auto;font-family:system-ui,s
 def page(benches: Sequence[Results]) -> str:
     """Write the page, the newest bench first."""
     newest = sorted(benches, key=lambda results: results.started, reverse=True)
+    listed = replace(log_table(newest), caption="benches, the newest first")
     body = [_section(results) for results in newest]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<link rel="icon" href="data:,">\n<title>stackb: experiment log</title>\n<style>{_STYLE}{STYLE}</style>\n'
-        f"</head>\n<body>\n<main>\n<h1>Experiment log</h1>\n{_table(log_table(newest), link=True)}\n"
+        f"</head>\n<body>\n<main>\n<h1>Experiment log</h1>\n{_table(listed, link=True)}\n"
         + "\n".join(body)
         + "\n</main>\n</body>\n</html>\n"
     )
@@ -56,8 +58,8 @@ def _section(results: Results) -> str:
 
 
 def _table(table: Table, *, link: bool = False) -> str:
-    heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in table.heads)
-    rows = "".join(_row(row, link=link) for row in table.rows)
+    heads = "".join(f'<th scope="col"{_side(table, at)}>{escape(head)}</th>' for at, head in enumerate(table.heads))
+    rows = "".join(_row(table, row, link=link) for row in table.rows)
     caption = f"<caption>{escape(table.caption)}</caption>"
     return _wide(f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>", table.caption)
 
@@ -67,14 +69,17 @@ def _wide(content: str, label: str) -> str:
     return f'<div class="wide" tabindex="0" role="group" aria-label="{escape(label, quote=True)}">{content}</div>'
 
 
-def _row(row: Sequence[str], *, link: bool) -> str:
+def _row(table: Table, row: Sequence[str], *, link: bool) -> str:
     first = escape(row[0])
     if link:
         first = f'<a href="#{first}">{first}</a>'
-    cells = "".join(_cell(cell) for cell in row[1:])
-    return f'<tr><th scope="row">{first}</th>{cells}</tr>'
+    cells = "".join(f"<td{_side(table, at)}{_says(cell)}>{escape(cell)}</td>" for at, cell in enumerate(row[1:], 1))
+    return f'<tr><th scope="row"{_side(table, 0)}>{first}</th>{cells}</tr>'
 
 
-def _cell(text: str) -> str:
-    says = f' data-says="{escape(text, quote=True)}"' if text in tuple(Says) else ""
-    return f"<td{says}>{escape(text)}</td>"
+def _side(table: Table, column: int) -> str:
+    return ' class="left"' if column in table.left else ""
+
+
+def _says(text: str) -> str:
+    return f' data-says="{escape(text, quote=True)}"' if text in tuple(Says) else ""

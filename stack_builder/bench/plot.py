@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stack_builder.bench.compare import comparisons, summaries
 from stack_builder.bench.results import Results
-from stack_builder.bench.svg import COLOURS, Chart, Point, Series, draw
+from stack_builder.bench.svg import COLOURS, Band, Chart, Point, Series, draw
 from stack_builder.errors import MachineError, UsageError
 from stack_builder.files import atomic_write, atomic_writer
 
@@ -20,9 +20,10 @@ def charts(results: Results) -> list[Chart]:
     levels = {arm.name: summaries(results, arm.name) for arm in results.arms}
     sign = {name: number for number, name in enumerate(levels)}
     compared = comparisons(results)
-    band = next(
-        ((c.crossover.low, c.crossover.high) for c in compared if c.crossover.low is not None and c.crossover.high),
-        None,
+    bands = tuple(
+        Band(c.arm, c.crossover.low, c.crossover.high, sign[c.arm])
+        for c in compared
+        if c.crossover.low is not None and c.crossover.high is not None
     )
     throughput = [
         Series(name, tuple(Point(s.level, s.throughput, s.low, s.high) for s in found if s.throughput), sign[name])
@@ -38,8 +39,8 @@ def charts(results: Results) -> list[Chart]:
     title = "Output tokens per second"
     ratio_title = f"Ratio to {results.arms[0].name}, 95 % intervals"
     found = [
-        Chart(title, x, "output tok/s", _drawn(throughput), band=band, log_y=True, unit=" tok/s"),
-        Chart(ratio_title, x, "ratio", _drawn(ratios), band=band, line=1.0),
+        Chart(title, x, "output tok/s", _drawn(throughput), bands=bands, log_y=True, unit=" tok/s"),
+        Chart(ratio_title, x, "ratio", _drawn(ratios), bands=bands, line=1.0),
         Chart("End-to-end latency, median", x, "ms", _drawn(latency), log_y=True, unit=" ms"),
     ]
     return [chart for chart in found if chart.series]
@@ -82,8 +83,9 @@ def _png(chart: Chart, target: Path) -> None:
         above = [(point.y if point.high is None else point.high) - point.y for point in series.points]
         marker, colour = _PNG_MARKERS[series.sign % len(_PNG_MARKERS)], COLOURS[series.sign % len(COLOURS)]
         axes.errorbar(xs, ys, yerr=[below, above], label=series.name, marker=marker, color=colour, capsize=3)
-    if chart.band is not None:
-        axes.axvspan(*chart.band, alpha=0.13, color="black", label="crossover, 95 % interval")
+    for band in chart.bands:
+        colour = COLOURS[band.sign % len(COLOURS)]
+        axes.axvspan(band.low, band.high, alpha=0.2, color=colour, label=f"{band.name}: crossover, 95 %")
     axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label, xscale="log", yscale="log")
     ticks = sorted({point.x for series in chart.series for point in series.points})
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

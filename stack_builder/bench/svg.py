@@ -12,7 +12,9 @@ from html import escape
 
 WIDTH, HEIGHT = 720, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 16, 40, 56
-_TICKS = 5
+_TICKS = 6
+_COLUMNS, _COLUMN = 4, 160  # of the legend
+_NAME = 17  # letters of a name that fit into one
 # contrast of at least 3:1 on white and on #111 alike (WCAG 2.2, 1.4.11)
 COLOURS = ("#2f7fd1", "#c65a11", "#2e9157", "#a259c4", "#b3365b", "#7a7a1f")
 # drawn around (0, 0)
@@ -46,6 +48,16 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class Band:
+    """From where to where on x a series' crossover lies, with 95 % confidence; ``sign`` is the series'."""
+
+    name: str
+    low: float
+    high: float
+    sign: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
     """A chart with a logarithmic x axis.
 
@@ -53,7 +65,7 @@ class Chart:
         title: what it shows.
         x_label, y_label: with units.
         series: curves.
-        band: from where to where a crossover lies, on x.
+        bands: crossovers, behind the curves.
         line: a horizontal line, such as 1 for ratios.
         log_y: whether y is logarithmic, too.
         unit: said after each value in a point's title.
@@ -63,7 +75,7 @@ class Chart:
     x_label: str
     y_label: str
     series: tuple[Series, ...]
-    band: tuple[float, float] | None = None
+    bands: tuple[Band, ...] = ()
     line: float | None = None
     log_y: bool = False
     unit: str = ""
@@ -81,8 +93,7 @@ def draw(chart: Chart, *, standalone: bool = False) -> str:
     x = _Scale(xs[0], xs[-1], _LEFT, WIDTH - _RIGHT, log=True)
     y = _y_scale(chart, points)
     parts = [_open(chart, standalone=standalone)]
-    if chart.band is not None:
-        parts.append(_band(chart.band, x))
+    parts += [_band(band, x) for band in chart.bands]
     parts += [_x_tick(value, x) for value in xs]
     parts += [_y_tick(value, y) for value in y.ticks()]
     if chart.line is not None:
@@ -90,8 +101,7 @@ def draw(chart: Chart, *, standalone: bool = False) -> str:
         parts.append(f'<line class="rule" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
     parts += [_curve(series, x, y, chart) for series in chart.series]
     parts += [_legend(series, number) for number, series in enumerate(chart.series)]
-    if chart.band is not None:
-        parts.append(_band_legend(len(chart.series)))
+    parts += [_band_legend(band, number) for number, band in enumerate(chart.bands, len(chart.series))]
     middle = (_LEFT + WIDTH - _RIGHT) / 2
     parts.append(
         f'<text class="label" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{escape(chart.x_label)}</text>'
@@ -151,16 +161,15 @@ def _open(chart: Chart, *, standalone: bool) -> str:
 
 STYLE = (
     ".curve{fill:none;stroke-width:2}.grid{stroke:var(--soft)}.rule{stroke:currentColor;stroke-dasharray:5 4}"
-    ".band{fill:currentColor;opacity:.13}svg text{fill:currentColor}.tick{font-size:12px}.label{font-size:13px}"
+    ".band{opacity:.2}svg text{fill:currentColor}.tick{font-size:12px}.label{font-size:13px}"
 )
 
 
-def _band(band: tuple[float, float], x: _Scale) -> str:
-    left, right = x.at(band[0]), x.at(band[1])
-    return (
-        f'<rect class="band" x="{left:.1f}" y="{_TOP}" width="{right - left:.1f}" height="{HEIGHT - _BOTTOM - _TOP}">'
-        f"<title>crossover, 95 % interval: {band[0]:.1f} to {band[1]:.1f}</title></rect>"
-    )
+def _band(band: Band, x: _Scale) -> str:
+    left, right = x.at(band.low), x.at(band.high)
+    place = f'x="{left:.1f}" y="{_TOP}" width="{right - left:.1f}" height="{HEIGHT - _BOTTOM - _TOP}"'
+    title = f"{band.name}: crossover, 95 % interval: {band.low:.1f} to {band.high:.1f}"
+    return f'<rect class="band" {place} fill="{_colour(band.sign)}"><title>{escape(title)}</title></rect>'
 
 
 def _x_tick(value: float, x: _Scale) -> str:
@@ -180,7 +189,7 @@ def _y_tick(value: float, y: _Scale) -> str:
 
 
 def _curve(series: Series, x: _Scale, y: _Scale, chart: Chart) -> str:
-    colour, marker = COLOURS[series.sign % len(COLOURS)], _MARKERS[series.sign % len(_MARKERS)]
+    colour, marker = _colour(series.sign), _marker(series.sign)
     places = [(x.at(point.x), y.at(point.y)) for point in series.points]
     path = "M" + "L".join(f"{left:.1f},{top:.1f}" for left, top in places)
     parts = [f'<g><path class="curve" stroke="{colour}" d="{path}"/>']
@@ -195,22 +204,31 @@ def _curve(series: Series, x: _Scale, y: _Scale, chart: Chart) -> str:
     return "".join([*parts, "</g>"])
 
 
+def _colour(sign: int) -> str:
+    return COLOURS[sign % len(COLOURS)]
+
+
+def _marker(sign: int) -> str:
+    return _MARKERS[sign % len(_MARKERS)]
+
+
 def _legend_place(number: int) -> tuple[int, int]:
-    return _LEFT + number % 4 * 160, 14 + number // 4 * 16
+    return _LEFT + number % _COLUMNS * _COLUMN, 14 + number // _COLUMNS * 16
 
 
-def _band_legend(number: int) -> str:
+def _legend_text(left: int, top: int, name: str, after: str = "") -> str:
+    room = _NAME - len(after)
+    shown = name if len(name) <= room else name[: room - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return f'<text class="label" x="{left + 12}" y="{top + 4}">{escape(shown + after)}</text>'
+
+
+def _band_legend(band: Band, number: int) -> str:
     left, top = _legend_place(number)
-    return (
-        f'<rect class="band" x="{left - 6}" y="{top - 6}" width="12" height="12"/>'
-        f'<text class="label" x="{left + 12}" y="{top + 4}">crossover, 95 %</text>'
-    )
+    sign = f'<rect class="band" fill="{_colour(band.sign)}" x="{left - 6}" y="{top - 6}" width="12" height="12"/>'
+    return sign + _legend_text(left, top, band.name, " crossover")
 
 
 def _legend(series: Series, number: int) -> str:
     left, top = _legend_place(number)
-    colour, marker = COLOURS[series.sign % len(COLOURS)], _MARKERS[series.sign % len(_MARKERS)]
-    return (
-        f'<path d="{marker}" transform="translate({left} {top})" fill="{colour}"/>'
-        f'<text class="label" x="{left + 10}" y="{top + 4}">{escape(series.name)}</text>'
-    )
+    sign = f'<path d="{_marker(series.sign)}" transform="translate({left} {top})" fill="{_colour(series.sign)}"/>'
+    return sign + _legend_text(left, top, series.name)

@@ -12,18 +12,27 @@ from stack_builder.bench.statistics import Crossover, Ratio
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A caption, column heads and rows of text; columns but the first are numbers, set to the right."""
+    """A caption, column heads and rows.
+
+    Attributes:
+        caption: what it shows.
+        heads: of the columns.
+        rows: of text.
+        left: numbers of the columns that hold words, set to the left; the others hold numbers, set to the right.
+    """
 
     caption: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    left: frozenset[int] = frozenset({0})
 
 
 def tables(results: Results) -> list[Table]:
-    """Give the verdicts where there are several arms, then one table of figures for each arm."""
-    compared = comparisons(results)
-    verdicts = [_ratio_table(results, compared)] if compared else []
-    return [*verdicts, *(_arm_table(results, arm.name) for arm in results.arms)]
+    """Give the verdicts on each arm but the first, then one table of figures for each arm."""
+    return [
+        *(_ratio_table(results, compared) for compared in comparisons(results)),
+        *(_arm_table(results, arm.name) for arm in results.arms),
+    ]
 
 
 def conclusions(results: Results) -> list[str]:
@@ -55,7 +64,8 @@ def as_text(table: Table) -> str:
     widths = [max(len(row[number]) for row in (table.heads, *table.rows)) for number in range(len(table.heads))]
     lines = [table.caption]
     for row in (table.heads, *table.rows):
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        sized = zip(row, widths, strict=True)
+        cells = [cell.ljust(w) if at in table.left else cell.rjust(w) for at, (cell, w) in enumerate(sized)]
         lines.append("  " + "  ".join(cells).rstrip())
     return "\n".join(lines) + "\n"
 
@@ -64,7 +74,7 @@ def as_markdown(table: Table) -> str:
     """A pipe table."""
     lines = [f"**{_escaped(table.caption)}**", ""]
     lines.append("| " + " | ".join(_escaped(head) for head in table.heads) + " |")
-    lines.append("| --- |" + " ---: |" * (len(table.heads) - 1))
+    lines.append("|" + "".join(" --- |" if at in table.left else " ---: |" for at in range(len(table.heads))))
     lines += ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in table.rows]
     return "\n".join(lines) + "\n"
 
@@ -85,9 +95,9 @@ def report_markdown(results: Results) -> str:
 def receipt_lines(results: Results) -> list[str]:
     """What was run, on what."""
     settings = results.settings
-    load = f"{settings.seconds:g} s a run" if settings.seconds else f"{settings.requests} requests of each client"
+    load = f"{settings.seconds:g} s a run" if settings.seconds else f"{_requests(settings.requests)} of each client"
     if settings.open_loop and not settings.seconds:
-        load = f"{settings.requests} requests a run"
+        load = f"{_requests(settings.requests)} a run"
     lines = [
         f"{results.started} to {results.ended}, source {results.source}",
         f"{settings.api}, {settings.tokens} output tokens, prompts {settings.prompts}, {load}, seed {settings.seed}",
@@ -130,27 +140,16 @@ def _level_row(level: LevelSummary, *, with_slo: bool) -> tuple[str, ...]:
     return (*row, "-" if level.goodput is None else f"{level.goodput:.0%}") if with_slo else row
 
 
-def _ratio_table(results: Results, compared: Sequence[Comparison]) -> Table:
+def _ratio_table(results: Results, compared: Comparison) -> Table:
     unit = "req/s" if results.settings.open_loop else "clients"
-    heads = [unit]
-    for comparison in compared:
-        heads += [comparison.arm, "95 % interval", "rounds", "verdict"]
-    levels = sorted({level for comparison in compared for level in comparison.ratios})
-    rows = []
-    for level in levels:
-        row = [level_text(level)]
-        for comparison in compared:
-            row += _ratio_cells(comparison.ratios.get(level))
-        rows.append(tuple(row))
-    caption = f"{compared[0].measure}, relative to {compared[0].baseline}"
-    return Table(caption, tuple(heads), tuple(rows))
+    heads = (unit, "ratio", "95 % interval", "rounds", "verdict")
+    rows = tuple((level_text(level), *_ratio_cells(found)) for level, found in sorted(compared.ratios.items()))
+    return Table(f"{compared.arm} / {compared.baseline}: {compared.measure}", heads, rows)
 
 
-def _ratio_cells(found: Ratio | None) -> list[str]:
-    if found is None:
-        return ["-", "-", "0", "inconclusive"]
+def _ratio_cells(found: Ratio) -> tuple[str, ...]:
     interval = "-" if found.low is None or found.high is None else f"{found.low:.3f} to {found.high:.3f}"
-    return [f"{found.value:.3f}", interval, str(found.rounds), found.says.value]
+    return f"{found.value:.3f}", interval, str(found.rounds), found.says.value
 
 
 def _crossover_line(compared: Comparison) -> str:
@@ -167,6 +166,10 @@ def _span(cross: Crossover) -> str:
     return f"{cross.value:.1f} ({cross.low:.1f} to {cross.high:.1f})"
 
 
+def _requests(count: int | None) -> str:
+    return "requests" if count is None else "1 request" if count == 1 else f"{count} requests"
+
+
 def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
@@ -178,7 +181,7 @@ def _escaped(text: str) -> str:
 def log_table(benches: Sequence[Results]) -> Table:
     """One line a bench: what was measured and what it says, null results included."""
     heads = ("bench", "source", "arms", "levels", "runs", "rejected", "result")
-    return Table("experiment log", heads, tuple(_log_row(results) for results in benches))
+    return Table("experiment log", heads, tuple(map(_log_row, benches)), left=frozenset({0, 1, 2, 6}))
 
 
 def _log_row(results: Results) -> tuple[str, ...]:

@@ -156,7 +156,7 @@ def test_table_and_points_in_a_browser_are_the_data(pair: Results, rendered: str
     for arm in ("base", "ea<gle"):
         name = arm.replace("<", "&lt;")
         table = rendered.partition(f"<caption>{name}</caption>")[2].partition("</table>")[0]
-        rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
+        rows = re.findall(r'<tr><th scope="row" class="left">(.*?)</th>(.*?)</tr>', table)
         shown = {float(level): float(re.findall(r"<td>(.*?)</td>", cells)[1]) for level, cells in rows}
         assert shown == {level: pytest.approx(_mean_rate(pair, arm, level), abs=0.06) for level in pair.settings.levels}
 
@@ -185,7 +185,8 @@ def test_verdicts_and_crossover_in_a_browser_are_what_is_said(pair: Results, ren
     assert said == [ratio.says.value for _, ratio in sorted(compared.ratios.items())]
     band = re.search(r'class="band" x="([\d.]+)" y="\d+" width="([\d.]+)".*?<title>(.*?)</title>', rendered)
     assert band is not None
-    assert band[3] == f"crossover, 95 % interval: {compared.crossover.low:.1f} to {compared.crossover.high:.1f}"
+    interval = f"{compared.crossover.low:.1f} to {compared.crossover.high:.1f}"
+    assert band[3] == f"ea&lt;gle: crossover, 95 % interval: {interval}"
     ticks = dict(re.findall(r'class="tick" x="([\d.]+)" y="\d+" text-anchor="middle">([\d.]+)<', rendered))
     assert _read_off(ticks, float(band[1])) == pytest.approx(compared.crossover.low, rel=0.01)
     assert _read_off(ticks, float(band[1]) + float(band[2])) == pytest.approx(compared.crossover.high, rel=0.01)
