@@ -54,7 +54,7 @@ def judge(seen: Seen) -> tuple[Reason, ...]:
         counts = ", ".join(f"{count} {kind}" for kind, count in failed.items())
         message = f" ({figures.messages[0]})" if figures.messages else ""
         reasons.append(Reason("BENCH001", f"{sum(failed.values())} of {figures.requests} requests: {counts}{message}"))
-    elif not figures.completed:
+    elif not figures.completed and not figures.errors:
         reasons.append(Reason("BENCH001", "no request completed"))
     if seen.watch.retracted:
         reasons.append(Reason("BENCH002", f"{seen.watch.retracted:g} requests were retracted"))

@@ -35,7 +35,7 @@ def cut(result: RunResult, *, alone: bool) -> RunResult:
     """Mark a run that Ctrl-C ended: it spoils a pair's round, but a server alone may be judged by what it did."""
     done, sent = result.figures.completed, result.figures.requests
     reason = Reason("BENCH012", f"{done} of {sent} requests were complete")
-    if alone:
+    if alone and done:
         return replace(result, notes=(*result.notes, reason))
     return replace(result, rejected=(*result.rejected, reason))
 

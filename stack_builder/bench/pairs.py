@@ -83,6 +83,14 @@ class Options:
     wanting: Wanting | None = None
 
 
+class CutShortError(MachineError):
+    """A bench that could not go on; ``results`` holds what was measured before."""
+
+    def __init__(self, cause: MachineError, results: Results) -> None:
+        super().__init__(cause.what, where=cause.where, fix=cause.fix)
+        self.results = results
+
+
 @dataclass(slots=True)
 class _Live:
     """An arm that is running now."""
@@ -123,7 +131,7 @@ async def bench(
         all runs, rejected ones included; ``partial`` after Ctrl-C.
 
     Raises:
-        MachineError: an arm cannot be reached or started.
+        MachineError: an arm cannot be reached or started; :class:`CutShortError` if some runs were made before.
     """
     most = round(max(settings.levels)) if not settings.open_loop else 1
     count = max(most, 1) * (settings.requests or 64)
@@ -131,7 +139,7 @@ async def bench(
     with ClockWatch() as clocks:
         session = _Session(arms, settings, options, prompts, clocks, progress, dict(machine or {}), save)
         async with _ctrl_c(session.stop):
-            await (session.by_turns() if options.one_at_a_time else session.together())
+            await session.measure()
     return session.results()
 
 
@@ -165,6 +173,7 @@ class _Session:
         self._shown: dict[str, ArmResult] = {}
         self._runs: list[RunResult] = []
         self._task: Task
+        self._broken = False
         self.stop = Stop()
 
     def results(self) -> Results:
@@ -180,14 +189,28 @@ class _Session:
             settings=self._settings,
             arms=arms,
             runs=runs,
-            partial=self.stop.asked,
+            partial=self.stop.asked or self._broken,
             machine=self._machine,
         )
 
-    async def together(self) -> None:
-        """All arms are up at once: two rounds of a level are A B B A, back to back."""
-        live = [await self._start(arm) for arm in self._arms]
+    async def measure(self) -> None:
+        """Make all runs, or those before Ctrl-C."""
         try:
+            await (self._by_turns() if self._options.one_at_a_time else self._together())
+        except MachineError as error:
+            if self.stop.asked:
+                return  # Ctrl-C reaches a server that is being started as well
+            if not self._runs:
+                raise
+            self._broken = True
+            raise CutShortError(error, self.results()) from error
+
+    async def _together(self) -> None:
+        """All arms are up at once: two rounds of a level are A B B A, back to back."""
+        live: list[_Live] = []
+        try:
+            for arm in self._arms:
+                live.append(await self._start(arm))
             with self._progress.task("benching", self._planned(), unit="requests") as task:
                 self._task = task
                 for first in range(0, self._settings.rounds, 2):
@@ -196,7 +219,7 @@ class _Session:
             if any(self._open(level) for level in self._settings.levels):
                 await self._repeats(live)
         finally:
-            for arm, running in zip(self._arms, live, strict=True):
+            for arm, running in zip(self._arms, live, strict=False):  # those that were started
                 await self._end(arm, running)
 
     async def _repeats(self, live: Sequence[_Live]) -> None:
@@ -209,7 +232,7 @@ class _Session:
                     if self._open(level) and not self._over():
                         await self._rounds(live, level, numbers)
 
-    async def by_turns(self) -> None:
+    async def _by_turns(self) -> None:
         """One arm is up at a time: every turn goes through all levels, and turns go A B B A."""
         with self._progress.task("benching", self._planned(), unit="requests") as task:
             self._task = task

@@ -55,7 +55,7 @@ def conclusions(results: Results) -> list[str]:
     }
     lines += [f"Note {rule}, {text}." for rule, text in sorted(notes.items())]
     if results.partial:
-        lines.append("Interrupted: these are the runs that were complete.")
+        lines.append("Cut short: these are the runs that were made.")
     return [*lines, *results.notes]
 
 

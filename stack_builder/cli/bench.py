@@ -20,7 +20,7 @@ import typer
 from stack_builder import progress
 from stack_builder.bench import history
 from stack_builder.bench.metrics import parse_slo
-from stack_builder.bench.pairs import Arm, GivenUrl, Options, bench
+from stack_builder.bench.pairs import Arm, CutShortError, GivenUrl, Options, bench
 from stack_builder.bench.results import Results, Settings, to_json, write
 from stack_builder.bench.stream import Api
 from stack_builder.bench.tables import report_text
@@ -121,22 +121,31 @@ def command(
         sys.stderr.write(
             "warning: random prompts ruin acceptance; what they say of speculation holds for no real text\n"
         )
-    results = measure(arms, settings, options, output)
-    if log:
-        history.append(results, history.log_path())
+    results = measure(arms, settings, options, output, log=log)
     write_stdout(to_json(results) if as_json else report_text(results))
     raise typer.Exit(exit_code(results))
 
 
-def measure(arms: Sequence[Arm], settings: Settings, options: Options, output: Path | None) -> Results:
-    """Run the bench; with ``output`` every run is saved at once."""
+def measure(arms: Sequence[Arm], settings: Settings, options: Options, output: Path | None, *, log: bool) -> Results:
+    """Run the bench and keep it; with ``output`` every run is saved at once, with ``log`` the whole in the log."""
     save = None if output is None else lambda results: write(results, output)
-    results = asyncio.run(
-        bench(arms, settings, options, progress=progress.for_terminal(), machine=machine(), save=save)
-    )
+    shown = progress.for_terminal()
+    try:
+        results = asyncio.run(bench(arms, settings, options, progress=shown, machine=machine(), save=save))
+    except CutShortError as error:
+        _keep(error.results, output, log=log)
+        if log:
+            sys.stderr.write(f"what was measured before is kept: stackb history {error.results.id}\n")
+        raise
+    _keep(results, output, log=log)
+    return results
+
+
+def _keep(results: Results, output: Path | None, *, log: bool) -> None:
     if output is not None:
         write(results, output)
-    return results
+    if log:
+        history.append(results, history.log_path())
 
 
 def exit_code(results: Results) -> ExitCode:

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from stack_builder.bench import history
 from stack_builder.bench.policy import Policy, make_policy
 from stack_builder.bench.results import Settings, leave_out, read
 from stack_builder.bench.tables import as_text, report_text
@@ -99,8 +98,7 @@ def _verify(
 
     wanting = unsettled(arms[-1].name)
     options = Options(one_at_a_time=bool(served), budget=budget, api_key=read_key(api_key_file), wanting=wanting)
-    again = measure(arms, settings, options, output)
-    history.append(again, history.log_path())
+    again = measure(arms, settings, options, output, log=True)
     table, problems = judge_policy(again, arms[-1].name)
     write(report_text(again) + "\n" + as_text(table))
     for problem in problems:

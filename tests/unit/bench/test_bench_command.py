@@ -9,13 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from stack_builder.bench.history import read_log
 from stack_builder.bench.results import read
 from stack_builder.cli.app import run
+from stack_builder.errors import MachineError
+from stack_builder.report.model import Json
 from stack_builder.serve.processes import listener
 
 SERVER = Path(__file__).parents[2] / "fixtures" / "llm" / "server.py"
@@ -51,13 +56,14 @@ def test_from_two_servers_to_a_policy_that_keeps_its_promise(
     server: StartServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Curves that meet at 10 clients: 1.8 (1 + x / 40) = 1 + x / 8; slow, so that the law rules, not the machine."""
-    base = server("--rate", "60", "--knee", "40", "--limit", "64")
-    fast = ("--rate", "108", "--knee", "8", "--per-event", "3", "--limit", "64")
+    shared = ("--limit", "64", "--prefill", "0.05")  # a time in which all clients arrive
+    base = server("--rate", "60", "--knee", "40", *shared)
+    fast = ("--rate", "108", "--knee", "8", "--per-event", "3", *shared)
     eagle = server(*fast, "--info", json.dumps(EAGLE))
     out, config = tmp_path / "r.json", tmp_path / "policy.json"
     arms = ["--pair", f"base={base}", "--pair", f"eagle={eagle}"]
-    words = ["--api", "generate", "--tokens", "12", "--concurrency", "1,4,24", "--requests", "1"]
-    words += ["--repeats", "3", "--max-repeats", "3", "--output", str(out)]
+    words = ["--api", "generate", "--tokens", "12", "--concurrency", "1,24", "--requests", "1"]
+    words += ["--repeats", "5", "--max-repeats", "5", "--output", str(out)]
     assert run(["bench", *arms, *words]) == 0
     assert "pays" in capsys.readouterr().out
     results = read(out)
@@ -78,14 +84,25 @@ def test_from_two_servers_to_a_policy_that_keeps_its_promise(
 
     facts = json.dumps({**EAGLE, "speculative_adaptive": True})
     adaptive = server(*fast, "--adaptive", str(config), "--plain", "60,40", "--info", facts)
-    words = ["--verify", "--repeats", "2", *arms, "--pair", f"policy={adaptive}", "--results-output", str(out)]
+    words = [
+        "--verify",
+        "--repeats",
+        "2",
+        "--budget",
+        "1",
+        *arms,
+        "--pair",
+        f"policy={adaptive}",
+        "--results-output",
+        str(out),
+    ]
     assert run(["policy", str(out), "--sglang-version", "0.5.23", "--output", str(config), *words]) == 0
     shown = capsys.readouterr().out
     assert "the policy against the better static arm" in shown
     assert "worse" not in shown
     again = read(out)
     assert [arm.name for arm in again.arms] == ["base", "eagle", "policy"]
-    assert len({run_.level for run_ in again.runs}) == 5  # one more on each side of the threshold
+    assert len({run_.level for run_ in again.runs}) == 4  # one more on each side of the threshold
     lengths = {run_.level: run_.accept_length for run_ in again.runs if run_.arm == "policy"}
     assert lengths[1] == 3.0
     assert lengths[24] != 3.0  # it did switch
@@ -118,12 +135,81 @@ def test_an_arm_that_does_not_start_is_one_line(tmp_path: Path, capfd: pytest.Ca
     assert "arm a: stackb serve could not start it" in capfd.readouterr().err
 
 
-def test_ctrl_c_keeps_what_was_measured(server: StartServer, tmp_path: Path, state: Path) -> None:
-    url = server("--rate", "400")
+@dataclass
+class Flaky:
+    """An arm that starts once, and the second time does what it is told."""
+
+    name: str
+    url: str
+    again: Callable[[], None]
+    log: list[str]
+
+    def start(self) -> tuple[str, dict[str, Json]]:
+        if f"{self.name} started" in self.log:
+            self.again()
+        self.log.append(f"{self.name} started")
+        return self.url, {}
+
+    def stop(self) -> None:
+        self.log.append(f"{self.name} stopped")
+
+
+def fail() -> None:
+    raise MachineError("no GPU is free", where="arm b")
+
+
+def interrupted() -> None:
+    """Ctrl-C reaches the whole process group, so a server that is being started ends as well."""
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.2)
+    fail()
+
+
+@pytest.mark.parametrize(("again", "code"), [(fail, 3), (interrupted, 130)])
+def test_what_was_measured_survives_an_arm_that_does_not_start_again(
+    again: Callable[[], None],
+    code: int,
+    server: StartServer,
+    state: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log: list[str] = []
+    url = server("--rate", "5000")
+    arms = [Flaky("a", url, fail, log), Flaky("b", url, again, log)]
+    monkeypatch.setattr("stack_builder.cli.bench.parse_arms", lambda *_: arms)
+    call = ["bench", "--arm", "served", "--concurrency", "1", "--tokens", "4", "--requests", "1", "--repeats", "2"]
+    assert run(call) == code
+    assert log == ["a started", "a stopped", "b started", "b stopped"]
+    (kept,), problems = read_log(state / "history.jsonl")
+    assert (kept.partial, problems) == (True, [])
+    assert [(run_.arm, run_.round, run_.valid) for run_ in kept.runs] == [("a", 0, True), ("b", 0, True)]
+    told = capsys.readouterr().err
+    assert ("arm b: no GPU is free" in told) == (code == 3)
+    assert (f"stackb history {kept.id}" in told) == (code == 3)
+
+
+def test_arms_that_were_started_are_stopped_when_the_next_is_not(
+    server: StartServer, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ["b started"]
+    url = server("--rate", "5000")
+    arms = [Flaky("a", url, fail, log), Flaky("b", url, fail, log)]
+    monkeypatch.setattr("stack_builder.cli.bench.parse_arms", lambda *_: arms)
+    assert run(["bench", "--arm", "served", "--together", "--concurrency", "1"]) == 3
+    assert log == ["b started", "a started", "a stopped"]
+    assert not (state / "history.jsonl").exists()  # nothing was measured
+
+
+@pytest.mark.parametrize("arms", [1, 2])
+def test_ctrl_c_keeps_what_was_measured(arms: int, server: StartServer, tmp_path: Path, state: Path) -> None:
+    """Of one server the figures of its complete requests, of a pair its complete runs."""
+    urls = [server("--rate", "400") for _ in range(arms)]
     out = tmp_path / "r.json"
-    words = ["bench", url, "--concurrency", "1,2", "--requests", "400", "--tokens", "40", "--output", str(out)]
+    each, level = ("400", "2") if arms == 1 else ("3", "1")
+    words = ["bench", *urls, "--concurrency", level, "--requests", each, "--repeats", "200", "--tokens", "40"]
     child = subprocess.Popen(
-        [sys.executable, "-m", "stack_builder", *words],
+        [sys.executable, "-m", "stack_builder", *words, "--output", str(out)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -132,16 +218,26 @@ def test_ctrl_c_keeps_what_was_measured(server: StartServer, tmp_path: Path, sta
     assert child.stderr is not None
     while "benching" not in child.stderr.readline():
         pass
-    time.sleep(2)
+    until = time.monotonic() + 30
+    while time.monotonic() < until and not (out.exists() and len(read(out).runs) > 2 if arms == 2 else _busy(urls[0])):
+        time.sleep(0.1)
     child.send_signal(signal.SIGINT)
     shown, told = child.communicate(timeout=30)
     assert child.returncode == 130
     assert "Traceback" not in told
-    assert "Interrupted" in shown
+    assert "Cut short" in shown
     results = read(out)
     assert results.partial
     assert results.runs[0].figures.completed > 0
+    assert results.runs[0].valid
+    assert {reason.rule for run_ in results.runs for reason in run_.rejected} <= {"BENCH012"}
     assert (state / "history.jsonl").read_text().count("\n") == 1
+
+
+def _busy(url: str) -> bool:
+    """Whether a server has sent the tokens of several requests."""
+    with urllib.request.urlopen(f"{url}/metrics") as answer:
+        return any(int(line.split()[1]) > 200 for line in answer.read().decode().splitlines())
 
 
 def test_failed_requests_reject_the_run(server: StartServer, capsys: pytest.CaptureFixture[str]) -> None:
