@@ -17,7 +17,7 @@ from typing import Any
 
 from stack_builder import jsontext
 from stack_builder.bench.metrics import Figures, Latency
-from stack_builder.bench.results import MAX_FILE, ArmResult, Results, RunResult, Settings, to_json
+from stack_builder.bench.results import MAX_FILE, ArmResult, Results, RunResult, Settings, from_json, to_json
 from stack_builder.bench.server import ServerFacts
 from stack_builder.errors import UsageError
 
@@ -41,7 +41,7 @@ _CSV_NAMES = {
 
 
 def import_file(path: Path) -> Results:
-    """Read one file; which tool wrote it is told by its content.
+    """Read one file; which tool wrote it, stackb on another machine included, is told by its content.
 
     Raises:
         UsageError: no such file, or of no tool that is known.
@@ -53,7 +53,10 @@ def import_file(path: Path) -> Results:
     data = path.read_bytes()
     text = data.decode("utf-8", errors="replace")
     try:
-        source, rows, facts = _read(text, path)
+        document = _document(text, path)
+        if isinstance(document, dict) and document.keys() >= {"schema_version", "arms", "runs"}:
+            return from_json(text, path)
+        source, rows, facts = _read(document, text, path)
         results = _results(source, rows, facts, path, hashlib.sha256(data).hexdigest())
         to_json(results)  # figures that are no finite numbers are refused there
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, csv.Error) as error:
@@ -61,11 +64,17 @@ def import_file(path: Path) -> Results:
     return results
 
 
-def _read(text: str, path: Path) -> tuple[str, list[_Row], ServerFacts]:
+def _document(text: str, path: Path) -> Any:
+    """The file's JSON, or that of its first line; None of a table."""
     if path.suffix == ".csv":
-        return "aiperf", [_aiperf(_aiperf_csv(text))], ServerFacts()
+        return None
     # bench_serving writes a request rate of Infinity
-    first: Any = jsontext.loads(text.splitlines()[0] if path.suffix == ".jsonl" else text, lenient=True)
+    return jsontext.loads(text.splitlines()[0] if path.suffix == ".jsonl" else text, lenient=True)
+
+
+def _read(first: Any, text: str, path: Path) -> tuple[str, list[_Row], ServerFacts]:
+    if first is None:
+        return "aiperf", [_aiperf(_aiperf_csv(text))], ServerFacts()
     if isinstance(first, dict) and "benchmarks" in first:
         return "guidellm", [_guidellm(entry) for entry in first["benchmarks"]], ServerFacts()
     if isinstance(first, dict) and "output_token_throughput" in first:

@@ -38,7 +38,9 @@ def command(
     ] = None,
     import_: Annotated[
         list[Path] | None,
-        typer.Option("--import", metavar="FILE", help="Add a result file of bench_serving, GuideLLM or AIPerf."),
+        typer.Option(
+            "--import", metavar="FILE", help="Add a result file of bench_serving, GuideLLM, AIPerf or bench --output."
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write there instead of stdout.")] = None,
 ) -> None:
@@ -84,7 +86,12 @@ def _rendered(benches: list[Results], format: View, *, whole: bool) -> str:  # n
 def _import(files: list[Path], path: Path) -> None:
     from stack_builder.bench.foreign import import_file
 
+    known = {results.id for results in history.read_log(path)[0]}
     for results in [import_file(file) for file in files]:
+        if results.id in known:
+            sys.stderr.write(f"{results.id} from {results.source} is in the log already\n")
+            continue
+        known.add(results.id)
         history.append(results, path)
         sys.stderr.write(f"added {results.id} from {results.source}\n")
 

@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
+from PIL import Image
 
 from stack_builder.bench import history
 from stack_builder.bench.compare import comparisons
@@ -194,10 +195,9 @@ def test_verdicts_and_crossover_in_a_browser_are_what_is_said(pair: Results, ren
 
 def test_a_png_is_drawn_of_the_same_points(pair: Results, tmp_path: Path) -> None:
     """Read back by the decoder of another library than the one that drew it."""
-    pytest.importorskip("matplotlib")
-    image = pytest.importorskip("PIL.Image")
-    write_plot([pair], tmp_path / "p.png")
-    with image.open(tmp_path / "p.png") as drawn:
+    (tmp_path / "r.json").write_text(to_json(pair))
+    assert run(["history", str(tmp_path / "r.json"), "--plot", str(tmp_path / "p.png")]) == 0
+    with Image.open(tmp_path / "p.png") as drawn:
         assert (drawn.format, drawn.size) == ("PNG", (1200, 675))
         assert len(drawn.convert("RGB").getcolors(1 << 20)) > 100  # curves, a band and text, not a blank
 
@@ -212,11 +212,19 @@ def test_a_png_without_matplotlib_is_one_line(
     assert not (tmp_path / "p.png").exists()
 
 
-def test_the_founding_report_as_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["history", str(FOUNDING)]) == 0
+def test_the_founding_report_as_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command of docs/bench/README.md; what is imported twice stands in the log once."""
+    monkeypatch.setenv("STACKB_STATE_DIR", str(tmp_path))
+    assert run(["history", "--import", str(FOUNDING), "--import", str(FOUNDING)]) == 0
+    assert "is in the log already" in capsys.readouterr().err
+    assert run(["history", "20260305"]) == 0
     shown = capsys.readouterr().out
     assert "likely cause: a cap of 48 running requests" in shown
-    assert re.search(r"^  250 +1 +340\.9", shown, re.MULTILINE)
+    table = {1: 77.5, 2: 125.1, 5: 183.2, 10: 239.6, 30: 299.5, 70: 337.7, 100: 338.8, 250: 340.9}
+    for clients, rate in table.items():
+        assert re.search(rf"^  {clients} +1 +{rate} ", shown, re.MULTILINE)
 
 
 BENCH_SERVING = {
