@@ -46,7 +46,7 @@ server_args=ServerArgs(api_key='{KEY}', hf_token={HF}) http://u:{INDEX}@index.ex
 STAND_IN = f'#!/bin/sh\nPYTHONPATH="{FIXTURES}" exec "{sys.executable}" "$@"\n'
 METADATA = b"Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.9\n"
 REFUSED = (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"{}")
-MEASURED = table.ROOT / "docs" / "bench" / "h200" / "adaptive" / "pair.json"
+MEASURED = table.ROOT / "docs" / "bench" / "h200" / "pair.json"
 IMAGE = f"registry.example/x@sha256:{'0' * 64}"
 
 

@@ -211,7 +211,7 @@ def test_the_record_is_written_the_same_again(tree, gates_of):
         assert path.read_text() == text
 
 
-KEPT = FOLDER.parents[1] / "docs" / "bench" / "h200" / "adaptive" / "pair.json"
+KEPT = FOLDER.parents[1] / "docs" / "bench" / "h200" / "pair.json"
 
 
 @pytest.mark.parametrize("version", [version for version in RELEASES if mechanism(version).mechanism == "batch"])
