@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -22,6 +23,7 @@ from stack_builder.cli.app import run
 from stack_builder.errors import MachineError
 from stack_builder.report.model import Json
 from stack_builder.serve.processes import listener
+from tests.unit.bench.simulation import Simulation
 
 SERVER = Path(__file__).parents[2] / "fixtures" / "llm" / "server.py"
 EAGLE = {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3, "speculative_eagle_topk": 1}
@@ -52,18 +54,25 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
+@pytest.fixture
+def simulation(llm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulation]:
+    made = Simulation(llm)
+    monkeypatch.setattr("asyncio.run", made.run)
+    yield made
+    made.close()
+
+
 def test_from_two_servers_to_a_policy_that_keeps_its_promise(
-    server: StartServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    simulation: Simulation, llm: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Curves that meet at 10 clients: 1.8 (1 + x / 40) = 1 + x / 8; slow, so that the law rules, not the machine."""
-    shared = ("--limit", "64", "--prefill", "0.05")  # a time in which all clients arrive
-    base = server("--rate", "60", "--knee", "40", *shared)
-    fast = ("--rate", "108", "--knee", "8", "--per-event", "3", *shared)
-    eagle = server(*fast, "--info", json.dumps(EAGLE))
+    """Curves that meet at 10 clients: 1.8 (1 + x / 40) = 1 + x / 8."""
+    base = simulation.server(rate=60, knee=40, limit=64)
+    fast = {"rate": 108, "knee": 8, "per_event": 3, "limit": 64}
+    eagle = simulation.server(**fast, info=EAGLE)
     out, config = tmp_path / "r.json", tmp_path / "policy.json"
     arms = ["--pair", f"base={base}", "--pair", f"eagle={eagle}"]
-    words = ["--api", "generate", "--tokens", "12", "--concurrency", "1,24", "--requests", "1"]
-    words += ["--repeats", "5", "--max-repeats", "5", "--output", str(out)]
+    words = ["--api", "generate", "--tokens", "12", "--concurrency", "1,4,24", "--requests", "1"]
+    words += ["--repeats", "3", "--max-repeats", "3", "--output", str(out)]
     assert run(["bench", *arms, *words]) == 0
     assert "pays" in capsys.readouterr().out
     results = read(out)
@@ -75,34 +84,27 @@ def test_from_two_servers_to_a_policy_that_keeps_its_promise(
     ]
     assert all(run_.figures.tokens == run_.server_tokens == 12 * run_.level for run_ in results.runs)
     assert {run_.accept_length for run_ in results.runs if run_.arm == "eagle"} == {3.0}
+    for run_ in results.runs:
+        rate, knee = {"base": (60, 40), "eagle": (108, 8)}[run_.arm]
+        assert run_.figures.throughput == pytest.approx(rate * run_.level / (1 + run_.level / knee))
 
     assert run(["policy", str(out), "--sglang-version", "0.5.23", "--output", str(config)]) == 0
     rows = json.loads(config.read_text())
     assert [row["candidate_steps"] for row in rows.values()] == [[3], [0]]
-    assert 5 <= int(list(rows)[1]) <= 24
+    assert 10 <= int(list(rows)[1]) <= 11
     assert f"--speculative-adaptive-config {config}" in capsys.readouterr().err
 
-    facts = json.dumps({**EAGLE, "speculative_adaptive": True})
-    adaptive = server(*fast, "--adaptive", str(config), "--plain", "60,40", "--info", facts)
-    words = [
-        "--verify",
-        "--repeats",
-        "2",
-        "--budget",
-        "1",
-        *arms,
-        "--pair",
-        f"policy={adaptive}",
-        "--results-output",
-        str(out),
-    ]
+    facts = {**EAGLE, "speculative_adaptive": True}
+    adaptive = simulation.server(**fast, adaptive=llm.table(str(config)), plain=(60, 40), info=facts)
+    words = ["--verify", "--repeats", "2", "--budget", "1", *arms, "--pair", f"policy={adaptive}"]
+    words += ["--results-output", str(out)]
     assert run(["policy", str(out), "--sglang-version", "0.5.23", "--output", str(config), *words]) == 0
     shown = capsys.readouterr().out
     assert "the policy against the better static arm" in shown
     assert "worse" not in shown
     again = read(out)
     assert [arm.name for arm in again.arms] == ["base", "eagle", "policy"]
-    assert len({run_.level for run_ in again.runs}) == 4  # one more on each side of the threshold
+    assert len({run_.level for run_ in again.runs}) == 5  # one more on each side of the threshold
     lengths = {run_.level: run_.accept_length for run_ in again.runs if run_.arm == "policy"}
     assert lengths[1] == 3.0
     assert lengths[24] != 3.0  # it did switch
@@ -216,8 +218,7 @@ def test_ctrl_c_keeps_what_was_measured(arms: int, server: StartServer, tmp_path
         env={**os.environ, "STACKB_STATE_DIR": str(state)},
     )
     assert child.stderr is not None
-    while "benching" not in child.stderr.readline():
-        pass
+    assert any("benching" in line for line in child.stderr)
     until = time.monotonic() + 30
     while time.monotonic() < until and not (out.exists() and len(read(out).runs) > 2 if arms == 2 else _busy(urls[0])):
         time.sleep(0.1)

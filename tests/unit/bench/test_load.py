@@ -1,8 +1,9 @@
-"""The load generator over real sockets, against the stand-in server's own books."""
+"""The load generator over real sockets, against the stand-in server's own books, mostly in simulated time."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import statistics
 from itertools import pairwise
@@ -16,25 +17,36 @@ from stack_builder.bench.metrics import figures, parse_slo, quantile
 from stack_builder.bench.stream import Api, Counted
 from stack_builder.bench.wire import Endpoint, ErrorKind, Pool
 from stack_builder.errors import UsageError
+from tests.unit.bench.simulation import Simulation
 
 PROMPTS = [f"prompt {number}" for number in range(5)]
 
 
 def measured(
-    llm: ModuleType, load: Load, *, fail: list[str] | None = None, patience: float = 20.0, **law: Any
+    llm: ModuleType,
+    load: Load,
+    *,
+    fail: list[str] | None = None,
+    patience: float = 20.0,
+    stop_after: float | None = None,
+    **law: Any,
 ) -> tuple[Run, Any]:
-    async def go() -> tuple[Run, Any]:
-        server = llm.LlmServer(llm.Law(**{"rate": 20_000, **law}))
-        port = await server.start()
-        server.fail = list(fail or [])
-        pool = Pool(Endpoint.of(f"http://127.0.0.1:{port}"), patience=patience)
+    simulation = Simulation(llm)
+    url = simulation.server(**{"rate": 20_000, **law})
+    server = simulation.servers[url]
+    server.fail = list(fail or [])
+
+    async def go() -> Run:
+        pool, stop = Pool(Endpoint.of(url), patience=patience), Stop()
+        if stop_after is not None:
+            asyncio.get_running_loop().call_later(stop_after, stop.ask)
         try:
-            return await run(pool, load, PROMPTS), server
+            return await run(pool, load, PROMPTS, stop=stop)
         finally:
             pool.close()
-            await server.stop()
 
-    return asyncio.run(go())
+    with contextlib.closing(simulation):
+        return simulation.run(go()), server
 
 
 @pytest.mark.parametrize("api", list(Api))
@@ -69,7 +81,7 @@ TROUBLE = {
 @pytest.mark.parametrize(("trouble", "kind"), TROUBLE.items())
 def test_every_failure_has_its_class_and_none_is_lost(llm: ModuleType, trouble: str, kind: ErrorKind) -> None:
     load = Load(tokens=8, clients=1, requests=3)
-    done, _ = measured(llm, load, fail=["", trouble, *([trouble] if trouble == "reset" else [])], patience=0.5)
+    done, _ = measured(llm, load, fail=["", trouble, *([trouble] if trouble == "reset" else [])])
     seen = figures(done)
     assert seen.errors == {kind.value: 1}
     assert (seen.requests, seen.completed) == (3, 2)
@@ -132,32 +144,22 @@ def test_open_loop_sends_whatever_is_in_flight(llm: ModuleType) -> None:
 
 
 def test_stop_keeps_what_was_measured(llm: ModuleType) -> None:
-    async def go() -> Run:
-        server = llm.LlmServer(llm.Law(rate=200.0))
-        port = await server.start()
-        pool, stop = Pool(Endpoint.of(f"http://127.0.0.1:{port}")), Stop()
-        asyncio.get_running_loop().call_later(0.5, stop.ask)
-        try:
-            return await run(pool, Load(tokens=20, clients=2, requests=1000), PROMPTS, stop=stop)
-        finally:
-            pool.close()
-            await server.stop()
-
-    done = asyncio.run(go())
+    """A request takes 0.1 s; two clients have sent five each and are in the sixth."""
+    done, _ = measured(llm, Load(tokens=20, clients=2, requests=1000), rate=200.0, stop_after=0.55)
     seen = figures(done)
     assert done.interrupted
-    assert seen.completed >= 2
+    assert seen.completed == 10
     assert seen.errors == {"cancelled": 2}
 
 
 def test_full_load_ends_when_the_first_client_has_nothing_left(llm: ModuleType) -> None:
+    """Two requests together, then one alone; each takes 0.1 s."""
     done, _ = measured(llm, Load(tokens=10, clients=2, requests=3), rate=100.0)
-    ends = sorted(record.ended for record in done.records)
-    begin, end = done.full
-    assert begin == pytest.approx(done.records[1].started)
-    assert ends[0] < end < ends[2]
+    assert sorted(record.ended for record in done.records) == pytest.approx([0.1, 0.1, 0.2])
+    assert done.full == pytest.approx((0, 0.1))
     seen = figures(done)
-    assert seen.full_throughput > seen.throughput
+    assert seen.throughput == pytest.approx(30 / 0.2)
+    assert seen.full_throughput == pytest.approx(20 / 0.1)
 
 
 @pytest.mark.parametrize("per_event", [1, 4])
