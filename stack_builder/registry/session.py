@@ -17,6 +17,7 @@ from stack_builder.errors import IntegrityError, MachineError
 from stack_builder.registry.credentials import Credentials, find
 from stack_builder.registry.reference import Reference
 from stack_builder.wheels.http import MAX_PAUSE, MAX_REDIRECTS, TRANSIENT_STATUS, TransientError, describe, redact
+from stack_builder.wheels.pace import pace
 
 T = TypeVar("T")
 Body = bytes | Iterator[bytes] | None
@@ -45,7 +46,7 @@ class Session:
         plain = reference.loopback or insecure
         self.root = httpx.URL(f"{'http' if plain else 'https'}://{reference.host}/v2/")
         agent = {"User-Agent": f"stackb/{__version__}", "Accept-Encoding": "identity"}
-        self._client = httpx.Client(timeout=httpx.Timeout(STALL, connect=15.0, pool=None), headers=agent)
+        self._client = pace(httpx.Client(timeout=httpx.Timeout(STALL, connect=15.0, pool=None), headers=agent))
         self._host = reference.host
         self._authorization: str | None = None
         self._credentials: Credentials | None = None

@@ -16,6 +16,7 @@ import httpx
 
 from stack_builder import jsontext
 from stack_builder.errors import MachineError
+from stack_builder.wheels.pace import pace
 
 MAX_ANSWER = 16 << 20  # bytes; /server_info of the largest version is below 100 kB
 _SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{[^}]*\})?\s+(\S+)")
@@ -45,7 +46,7 @@ class ServerClient:
     def __init__(self, url: str, *, api_key: str | None = None) -> None:
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         # A proxy of the environment must not stand between this machine and its own loopback.
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=10.0, trust_env=False)
+        self._http = pace(httpx.Client(base_url=url, headers=headers, timeout=10.0, trust_env=False))
         self.url = url
 
     def __enter__(self) -> ServerClient:

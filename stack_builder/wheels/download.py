@@ -1,10 +1,9 @@
-"""One file from a web server into a part of the store: resumed by range, bounded, never slower than a trickle."""
+"""One file from a web server into a part of the store: resumed by range, bounded."""
 
 from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable
 
 import httpx
@@ -15,8 +14,6 @@ from stack_builder.wheels.store import Part, StoppedError
 
 MAX_WHEEL = 64 << 30  # bytes, where the lock gives no size
 PROGRESS = 64 << 10  # bytes that a broken connection must have brought for the count of failures to start again
-TRICKLE_WINDOW = 60.0  # seconds …
-TRICKLE_BYTES = 64 << 10  # … in which fewer bytes than this count as a stalled connection
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
@@ -68,7 +65,6 @@ def _continue(
         if response.status_code == 200 and part.size:  # the server cannot continue
             _restart(part, arrived)
         _check(response, url, part.size, size)
-        window, count = time.monotonic(), 0
         for data in response.iter_raw():
             if part.size + len(data) > (MAX_WHEEL if size is None else size):
                 raise IntegrityError(f"server sends more bytes than the lock says ({size})", where=redact(url))
@@ -76,11 +72,6 @@ def _continue(
             arrived(len(data))
             if stop.is_set():
                 raise StoppedError("stopped")
-            count += len(data)
-            if (now := time.monotonic()) - window > TRICKLE_WINDOW:
-                if count < TRICKLE_BYTES:
-                    raise TransientError("the connection only trickles")
-                window, count = now, 0
     if size is not None and part.size < size:
         raise TransientError(f"the connection broke off after {part.size} of {size} bytes")
 

@@ -19,6 +19,7 @@ import httpx
 
 from stack_builder import __version__
 from stack_builder.errors import IntegrityError, MachineError, StackbError
+from stack_builder.wheels.pace import pace
 
 T = TypeVar("T")
 
@@ -75,8 +76,8 @@ class Http:
     ) -> None:
         timeout = httpx.Timeout(stall, connect=min(CONNECT_TIMEOUT, stall), pool=None)
         agent = {"User-Agent": f"stackb/{__version__}", "Accept-Encoding": "identity"}
-        self._client = httpx.Client(
-            timeout=timeout, headers=agent, verify=_trust(), limits=httpx.Limits(max_connections=64)
+        self._client = pace(
+            httpx.Client(timeout=timeout, headers=agent, verify=_trust(), limits=httpx.Limits(max_connections=64))
         )
         self._attempts = attempts
         self._sleep = sleep

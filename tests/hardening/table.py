@@ -24,6 +24,7 @@ GROUPS = {
     "wheels": "the wheel is refused, and no image is written.",
     "images": "the image is refused, and nothing outside the cache was written or removed.",
     "indexes": "nothing that the page says is believed, and no wheel is stored whose hash is not the lock's.",
+    "registries": "no byte is kept that has not the digest asked for, and credentials go to the registry alone.",
     "documents": "the document is refused.",
     "models": "the model is refused, or judged by what can be read.",
     "logs": "the log is explained, and no control character reaches the terminal.",

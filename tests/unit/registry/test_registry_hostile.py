@@ -18,6 +18,7 @@ from stack_builder.progress import Silent
 from stack_builder.registry import session
 from stack_builder.registry.reference import parse
 from stack_builder.registry.verbs import Moved, pull
+from tests.hardening.plugin import Recorder
 
 OCI = "application/vnd.oci.image.manifest.v1+json"
 Answer = tuple[int, dict[str, str], bytes]
@@ -332,7 +333,9 @@ def test_answers_that_are_no_token(registry: FakeRegistry, tmp_path: Path, body:
     _refused(registry, tmp_path, MachineError, "gives no token")
 
 
-def test_the_password_stays_with_the_registry_when_it_redirects(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_the_password_stays_with_the_registry_when_it_redirects(
+    registry: FakeRegistry, tmp_path: Path, hardened: Recorder
+) -> None:
     basic = _log_in(tmp_path, registry.host)
     _serve(registry)
     _guard(registry, 'Basic realm="here"', basic)
@@ -350,6 +353,7 @@ def test_the_password_stays_with_the_registry_when_it_redirects(registry: FakeRe
         thread.join()
     assert [path for path, _ in storage.asked] == ["/layer"]
     assert "Authorization" not in storage.asked[0][1]
+    hardened("registries", "redirect of a blob to another host, with a password for the first")
 
 
 def test_no_account_says_what_to_do(registry: FakeRegistry, tmp_path: Path) -> None:

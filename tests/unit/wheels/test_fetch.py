@@ -21,7 +21,6 @@ from stack_builder.cli.app import run
 from stack_builder.errors import IntegrityError, MachineError, StackbError, UsageError
 from stack_builder.progress import Silent
 from stack_builder.stack import lock as lock_file
-from stack_builder.wheels import download as download_module
 from stack_builder.wheels import fetch as fetch_module
 from stack_builder.wheels.fetch import Fetched, Network, Source, fetch
 from stack_builder.wheels.http import Http
@@ -110,7 +109,7 @@ def test_a_server_that_cannot_continue_starts_again(index_server: Any, fetch_all
 def test_a_trickle_counts_as_a_stall(
     index_server: Any, fetch_all: Fetch, monkeypatch: pytest.MonkeyPatch, hardened: Recorder
 ) -> None:
-    monkeypatch.setattr(download_module, "TRICKLE_WINDOW", 0.05)
+    monkeypatch.setattr("stack_builder.wheels.pace.WINDOW", 0.05)
     index_server.add(NAME, BIG[:2000])
     index_server.pace = (10, 0.02)
     with pytest.raises(MachineError, match="only trickles") as caught:

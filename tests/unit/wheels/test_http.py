@@ -12,6 +12,7 @@ import pytest
 
 from stack_builder.errors import IntegrityError, MachineError
 from stack_builder.wheels.http import Http, NotFoundError, redact
+from tests.hardening.plugin import Recorder
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_redirects_end(index_server: Any, http: Http) -> None:
         page(http, f"{index_server.url}/loop")
 
 
-def test_credentials_stay_with_their_host(index_server: Any, http: Http) -> None:
+def test_credentials_stay_with_their_host(index_server: Any, http: Http, hardened: Recorder) -> None:
     with_secret = index_server.url.replace("http://", "http://user:s3cret@")
     assert http.adopt(with_secret) == index_server.url
     index_server.files["/a"] = b"content"
@@ -89,6 +90,7 @@ def test_credentials_stay_with_their_host(index_server: Any, http: Http) -> None
     page(http, f"{index_server.url}/a")
     told = [request.headers.get("Authorization") for request in index_server.log]
     assert told == [f"Basic {base64.b64encode(b'user:s3cret').decode()}", None]
+    hardened("indexes", "redirect to another host, with a password for the first")
 
 
 def test_messages_hold_no_secret(index_server: Any, http: Http) -> None:
