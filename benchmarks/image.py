@@ -269,10 +269,13 @@ def stackb_docker(bench: Bench) -> Iterator[Row]:
         built = run(bench, space, subject, wheels)
         return daemon.send(daemon.connect(), space.blobs, built.image, TAG, Lines())
 
-    yield measured("stackb: into the engine, cold", into, bench.subject, bench.wheels)
-    for name in (SMALL_PIN, bench.large_pin):
-        yield measured(f"stackb: into the engine, {name} changed", into, *changed(bench, name))
-    forget(TAG)
+    images = []  # each takes the name from the one before
+    for what, name in (("cold", None), *((f"{name} changed", name) for name in (SMALL_PIN, bench.large_pin))):
+        made_of = changed(bench, name) if name else (bench.subject, bench.wheels)
+        row = measured(f"stackb: into the engine, {what}", into, *made_of)
+        images.append(row.note)
+        yield row
+    forget(TAG, *images)
     shutil.rmtree(space.root)
 
 
@@ -351,11 +354,12 @@ def import_base(bench: Bench) -> None:
     daemon.send(daemon.connect(), bench.shared.blobs, base_image(bench), BASE_TAG, Lines())
 
 
-def forget(tag: str) -> None:
-    """Remove an image and what BuildKit kept of it."""
+def forget(*images: str) -> None:
+    """Remove images, by name or ID, and what BuildKit kept of them."""
     client = daemon.connect()
-    with suppress(docker.errors.ImageNotFound):  # a build that failed
-        client.images.remove(tag, force=True)
+    for image in images:
+        with suppress(docker.errors.APIError):  # a build that failed, or an image that went with the one before
+            client.images.remove(image, force=True)
     client.api.prune_builds()
 
 
