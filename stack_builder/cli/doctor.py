@@ -12,8 +12,6 @@ from stack_builder import progress
 from stack_builder.cache.lock import in_use
 from stack_builder.cli.output import Format, emit
 from stack_builder.diagnose import target as targets
-from stack_builder.diagnose.arch import parse_gpu
-from stack_builder.diagnose.doctor import examine
 from stack_builder.errors import UsageError
 
 _PACKED = ("stack", "wheels", "oci", "image")
@@ -39,6 +37,9 @@ def command(
     """Check that torch, kernels and CUDA libraries of a target fit together, without loading them."""
     if draft is not None and model is None:
         raise UsageError("--draft without --model", fix="give the folder of the model as well")
+    from stack_builder.diagnose.arch import parse_gpu  # not needed by --help, like what follows
+    from stack_builder.diagnose.doctor import examine
+
     parsed = targets.parse(target)
     if parsed.kind in _PACKED:
         progress.for_terminal().note(

@@ -2,6 +2,8 @@
 
 ``stack:NAME``, ``venv:DIR``, ``python:EXE``, ``image:REF``, ``oci:DIR|TAR``, ``wheels:DIR``. A bare path or name is
 taken only where it has exactly one reading.
+
+The help of most commands quotes this module, so what reads stack files, and loads slowly, is imported where it is used.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from pathlib import Path
 
 from stack_builder import report
 from stack_builder.errors import UsageError
-from stack_builder.stack import spec
 
 FORMS = {
     "stack": "stack:NAME",
@@ -106,6 +107,8 @@ def _default(environ: Mapping[str, str]) -> TargetSpec:
     """
     active = environ.get("VIRTUAL_ENV")
     target = _existing(TargetSpec("venv", active)) if active else TargetSpec("venv", ".venv")
+    from stack_builder.stack import spec
+
     if not _is_venv(target.path):
         return TargetSpec("stack", spec.DEFAULT_STACK)
     if not _may_serve(target.path):
@@ -127,6 +130,8 @@ def _existing(target: TargetSpec) -> TargetSpec:
     """Check that a typed TARGET is what its kind says."""
     path = target.path
     if target.kind == "stack":
+        from stack_builder.stack import spec
+
         spec.find(target.value)
     elif target.kind == "image":
         if not _IMAGE.fullmatch(target.value) and not re.fullmatch(r"[a-z0-9][\w.\-/]*", target.value):
@@ -172,6 +177,8 @@ def _readings(text: str) -> list[TargetSpec]:
 
 
 def _is_stack(text: str) -> bool:
+    from stack_builder.stack import spec
+
     try:
         spec.find(text)
     except UsageError:
