@@ -14,7 +14,7 @@ import pytest
 
 from stack_builder.elf.files import ObjectCache
 from stack_builder.elf.linker import Linked, Process
-from stack_builder.elf.search import read_settings
+from stack_builder.elf.search import CACHE, Step, read_settings
 from stack_builder.trees.directory import DirectoryTree
 from tests.unit.elf.oracle import trace
 
@@ -46,6 +46,32 @@ def test_every_answer_equals_that_of_ldd() -> None:
             assert libraries == traced.missing_libraries, path
             assert symbols == traced.missing_symbols, path
             assert {name: chosen.get(name) for name in traced.paths} == traced.paths, path
+
+
+class WithoutLinkerCache(DirectoryTree):
+    """This machine, had nobody ever run ldconfig on it."""
+
+    def resolve(self, path: str) -> str | None:
+        return None if path == CACHE else super().resolve(path)
+
+
+def test_without_a_linker_cache_the_built_in_directories_remain() -> None:
+    """``ld.so --inhibit-cache`` says what then happens."""
+    tree = WithoutLinkerCache()
+    settings = read_settings(tree, "x86_64")
+    assert settings.cache is None
+    steps = set()
+    with ObjectCache(tree) as objects:
+        for path in extension_modules()[:40]:
+            if objects.identity(str(path)) is None:
+                continue
+            found, traced = Process(objects, settings).start(str(path)), trace(path, "--inhibit-cache")
+            chosen = {library.name: library.found for library in found.closure[1:]}
+            assert {m.soname for m in found.missing_libraries} == traced.missing_libraries, path
+            assert {name: chosen[name].path for name in traced.paths} == traced.paths, path
+            steps |= {library.step for library in chosen.values()}
+    assert Step.DEFAULT in steps
+    assert Step.CACHE not in steps
 
 
 def test_a_process_maps_the_files_that_were_foretold() -> None:

@@ -19,10 +19,10 @@ class Traced:
     fatal: str | None
 
 
-def trace(path: Path, **environ: str) -> Traced:
-    """Let ld.so resolve ``path`` as ``ldd -r`` does. No code of the object runs."""
+def trace(path: Path, *options: str, **environ: str) -> Traced:
+    """Let ld.so, called with ``options``, resolve ``path`` as ``ldd -r`` does. No code of the object runs."""
     asked = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_WARN": "yes", "LD_BIND_NOW": "yes", **environ}
-    done = subprocess.run([LOADERS["x86_64"], path], env=asked, capture_output=True, text=True, check=False)
+    done = subprocess.run([LOADERS["x86_64"], *options, path], env=asked, capture_output=True, text=True, check=False)
     return read_trace(done.stdout + done.stderr)
 
 
