@@ -26,10 +26,6 @@ from stack_builder.diagnose.environment.facts import DeviceCode, Environment
 from stack_builder.errors import UsageError
 from stack_builder.report import Finding
 
-VENDOR = "nvidia-"
-"""NVIDIA's libraries keep most of their code in containers of their own (cuFFT's fat binary has sm_75 alone, and runs
-everywhere), so their fat binaries prove nothing."""
-
 _TARGET = re.compile(r"(?:sm|compute)_(\d+)(\d)([af]?)")
 
 
@@ -135,7 +131,7 @@ def judge_unread(environment: Environment) -> list[Finding]:
 
 
 def _judge(code: DeviceCode, gpu: Gpu) -> Iterator[Finding]:
-    if code.unread is not None or (code.owner or "").startswith(VENDOR):
+    if code.unread is not None:
         return
     if any(runs(target, gpu) for target in code.sass):
         return

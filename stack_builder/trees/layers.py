@@ -7,6 +7,7 @@ the pack does not hold is decompressed again when it is asked for.
 from __future__ import annotations
 
 import hashlib
+import re
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, cast
 
 from stack_builder.errors import IntegrityError
-from stack_builder.trees import tars
+from stack_builder.trees import Buffer, tars
 from stack_builder.trees.blobs import Blobs
 from stack_builder.trees.mapping import ease, mapped
 from stack_builder.trees.members import MemberCache
@@ -31,6 +32,8 @@ HARD_LINK: Final = "hard link"
 OTHER: Final = "other"
 
 _HASHED = 8 << 20  # bytes of a mapped layer at a time
+_NVRTC = re.compile(r"/libnvrtc\.so\.\d[\d.]*$")
+_MAX_NVRTC = 256 << 20  # bytes; CUDA 13.0's has 110 MB
 _SELDOM_READ = (".pyc", ".h", ".hpp", ".cuh", ".inl", ".cubin")  # half of an image's small files; nobody asks for them
 
 
@@ -113,9 +116,14 @@ def prepare_layer(blobs: Blobs, name: str, digest: str | None, cache: MemberCach
         known = _digest(blob, digest)
 
         def write(file: BinaryIO) -> None:
-            _write_pack(PackWriter(file, cache.folder), tars.decompressed(blob, known, where), where)
+            write_pack(PackWriter(file, cache.folder), tars.decompressed(blob, known, where), where)
 
-        return Prepared(name, known, cache.make(f"layer pack 2\0{known}", None, write))
+        return Prepared(name, known, cache.make(pack_identity(known), None, write))
+
+
+def pack_identity(digest: str) -> str:
+    """What the cache calls the pack of a layer."""
+    return f"layer pack 3\0{digest}"
 
 
 @contextmanager
@@ -132,12 +140,33 @@ def open_layer(blobs: Blobs, prepared: Prepared, cache: MemberCache) -> Iterator
             yield Layer(tuple(_plain_rows(blob, where)), blob, _not_regular)
         return
 
-    def unpack(row: Row) -> AbstractContextManager[memoryview]:
+    @contextmanager
+    def again() -> Iterator[Iterator[Buffer]]:
         with blobs.open(name) as blob:
-            identity = f"layer file 1\0{known}\0{row.number}"
-            return mapped(
-                cache.get(identity, row.size, lambda: _member(tars.decompressed(blob, known, where), row, where))
-            )
+            yield tars.decompressed(blob, known, where)
+
+    with open_pack(pack, known, again, cache, where) as layer:
+        yield layer
+
+
+Again = Callable[[], AbstractContextManager[Iterator[Buffer]]]
+"""Gives a layer's tar once more, not compressed."""
+
+
+@contextmanager
+def open_pack(pack: Path, digest: str, again: Again, cache: MemberCache, where: str) -> Iterator[Layer]:
+    """Open a layer by the pack that was made of it, for the time of the context.
+
+    Raises:
+        IntegrityError: the pack is damaged.
+    """
+
+    def unpack(row: Row) -> AbstractContextManager[memoryview]:
+        def content() -> Iterator[memoryview]:
+            with again() as chunks:
+                yield from _member(chunks, row, where)
+
+        return mapped(cache.get(f"layer file 1\0{digest}\0{row.number}", row.size, content))
 
     with mapped(pack) as data:
         rows = cast("list[tuple[int, str, str, int, int, str]]", read_index(data, str(pack)))
@@ -158,23 +187,33 @@ def _not_regular(row: Row) -> AbstractContextManager[memoryview]:
     raise IntegrityError("not a regular file", where=row.name)
 
 
-def _write_pack(writer: PackWriter, chunks: Iterator[bytes], where: str) -> None:
+def write_pack(writer: PackWriter, chunks: Iterator[Buffer], where: str) -> None:
+    """Make the pack of a layer out of its tar, which is read to its end.
+
+    Raises:
+        IntegrityError: it is no tar, or damaged.
+    """
     stream = tars.Forward(chunks, where)
     rows = []
     for number, member in enumerate(tars.members(stream, where)):
         kind, offset = _kind(member), 0
         if kind == FILE:
             where_inside = f"{where}: {member.name}"
-            if member.size > SMALL_OBJECT and is_object(stream.peek()):
+            if member.size > SMALL_OBJECT and is_object(stream.peek()) and not _read_whole(member):
                 made = writer.outline(member.size, stream.take(member.size), where_inside)
                 kind, offset = (ABSENT, 0) if made is None else (OUTLINE, made)
-            elif member.size <= WHOLE and not member.name.endswith(_SELDOM_READ):
+            elif _read_whole(member) or (member.size <= WHOLE and not member.name.endswith(_SELDOM_READ)):
                 offset = writer.whole(stream.take(member.size))
             else:
                 kind = ABSENT
         rows.append(_row(number, member, kind, offset))
     stream.drain()
     writer.finish(rows)
+
+
+def _read_whole(member: tarfile.TarInfo) -> bool:
+    """NVRTC says in its constants which builtins it opens; without it the layer would be read a second time."""
+    return member.size <= _MAX_NVRTC and _NVRTC.search(member.name) is not None
 
 
 def _plain_rows(blob: memoryview, where: str) -> Iterator[Row]:
@@ -195,7 +234,7 @@ def _kind(member: tarfile.TarInfo) -> str:
     return next((kind for test, kind in tests if test()), OTHER)
 
 
-def _member(chunks: Iterator[bytes], row: Row, where: str) -> Iterator[memoryview]:
+def _member(chunks: Iterator[Buffer], row: Row, where: str) -> Iterator[memoryview]:
     """Yield the bytes of one member, and then read the layer to its end, so that its digest is checked."""
     stream = tars.Forward(chunks, where)
     for number, _member in enumerate(tars.members(stream, where)):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stack_builder import resources
-from stack_builder.files import atomic_writer
+from stack_builder.files import atomic_writer, claimed_file
 from stack_builder.trees import Buffer
 
 MAX_BYTES = 8 << 30
@@ -56,8 +56,7 @@ class MemberCache:
             size: that the file has, where known.
             write: writes the content to a new file, with holes if it likes; called at most once.
         """
-        name = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
-        path = self.folder / name[:2] / name
+        path = self._path(identity)
         try:
             if size is None or path.stat().st_size == size:
                 os.utime(path)
@@ -68,6 +67,28 @@ class MemberCache:
         with atomic_writer(path, mode=0o444) as file:
             write(file)
         return path
+
+    def make_and_name(self, write: Callable[[BinaryIO], str]) -> tuple[str, Path]:
+        """Write a file whose identity is known only when it is written; give both.
+
+        Args:
+            write: writes the content to a new file, with holes if it likes; returns the identity.
+        """
+        self._make_room(0)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with claimed_file(self.folder, prefix=".new-", suffix=".part") as (beside, file):
+            identity = write(file)
+            path = self._path(identity)
+            path.parent.mkdir(exist_ok=True)
+            file.flush()
+            os.fchmod(file.fileno(), 0o444)
+            os.fsync(file.fileno())
+            beside.replace(path)
+        return identity, path
+
+    def _path(self, identity: str) -> Path:
+        name = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
+        return self.folder / name[:2] / name
 
     def _make_room(self, size: int) -> None:
         """Remove what was not used for longest until ``size`` more bytes fit; another process may do the same."""

@@ -21,6 +21,7 @@ from stack_builder.trees.blobs import Image, environment, find_image, open_blobs
 from stack_builder.trees.index import Index
 from stack_builder.trees.layers import DIRECTORY, HARD_LINK, LINK, OTHER, Layer, Row, open_layer, prepare_layer
 from stack_builder.trees.members import MemberCache
+from stack_builder.trees.saved import Layers, SavedImage
 from stack_builder.trees.tars import MAX_FILES, MAX_NAMES
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
@@ -38,8 +39,8 @@ class OciTree:
     A context: the layers stay mapped until it is left. What is read of compressed layers is kept in the cache.
 
     Args:
-        path: an OCI layout (directory or tar), or a tar from ``docker save``.
-        machine: the image of which architecture: ``x86_64`` or ``aarch64``.
+        source: an OCI layout (directory or tar), a tar from ``docker save``, or what was read of one as it came.
+        machine: of a layout, the image of which architecture: ``x86_64`` or ``aarch64``.
         cache: where that is kept; the user's cache by default.
 
     Attributes:
@@ -51,19 +52,18 @@ class OciTree:
         MachineError: a layer is compressed in a way that cannot be read here.
     """
 
-    def __init__(self, path: Path, *, machine: str = "x86_64", cache: MemberCache | None = None) -> None:
-        blobs = open_blobs(path)
-        self.image: Image = find_image(blobs, machine)
+    def __init__(self, source: Path | SavedImage, *, machine: str = "x86_64", cache: MemberCache | None = None) -> None:
         self._open = ExitStack()
         self._index: Index[_Place | None] = Index()
         cache = cache or MemberCache()
-        layers = list(zip(self.image.layers, self.image.digests, strict=True))
+        self.image: Image
+        if isinstance(source, SavedImage):
+            self.image, layers = source.image, source.layers(cache)
+        else:
+            self.image, layers = _layers(source, machine, cache)
         try:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:  # decompressing and hashing release the lock
-                ready = list(pool.map(lambda layer: prepare_layer(blobs, layer[0], layer[1], cache), layers))
-            for prepared in ready:
-                layer = self._open.enter_context(open_layer(blobs, prepared, cache))
-                self._apply(layer, f"{path}: {prepared.name}")
+            for name, opening in layers:
+                self._apply(self._open.enter_context(opening), name)
         except BaseException:
             self._open.close()
             raise
@@ -141,6 +141,16 @@ class OciTree:
         elif row.kind != OTHER:
             place, size = _Place(layer, row), row.size
         self._index.put(Entry(path, size, link), place)
+
+
+def _layers(path: Path, machine: str, cache: MemberCache) -> tuple[Image, Layers]:
+    """The image in a layout, and its layers, which are read where they have not been yet."""
+    blobs = open_blobs(path)
+    image = find_image(blobs, machine)
+    layers = list(zip(image.layers, image.digests, strict=True))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # decompressing and hashing release the lock
+        ready = list(pool.map(lambda layer: prepare_layer(blobs, layer[0], layer[1], cache), layers))
+    return image, ((f"{path}: {layer.name}", open_layer(blobs, layer, cache)) for layer in ready)
 
 
 def _path(name: str, where: str) -> str:

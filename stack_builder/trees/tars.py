@@ -13,6 +13,7 @@ from typing import BinaryIO, Protocol, cast
 from isal import igzip, isal_zlib
 
 from stack_builder.errors import IntegrityError, MachineError
+from stack_builder.trees import Buffer
 from stack_builder.trees.mapping import ease
 
 MAX_LAYER = 64 << 30
@@ -51,8 +52,8 @@ def members(stream: io.RawIOBase, where: str) -> Iterator[tarfile.TarInfo]:
         raise IntegrityError(f"the layer is no readable tar ({error})", where=where) from error
 
 
-def is_packed(blob: memoryview) -> bool:
-    """Whether a layer is compressed."""
+def is_packed(blob: memoryview | bytes) -> bool:
+    """Whether a layer is compressed, by its first bytes."""
     return bytes(blob[:2]) == GZIP or bytes(blob[:4]) == ZSTD
 
 
@@ -75,20 +76,35 @@ def decompressed(packed: memoryview, digest: str, where: str) -> Iterator[bytes]
         MachineError: compressed with zstd, and nothing here can read that.
     """
     hashed = hashlib.sha256()
+    yield from inflated(_Hashed(packed, hashed.update), bytes(packed[:4]), len(packed), where)
+    if f"sha256:{hashed.hexdigest()}" != digest:
+        raise IntegrityError(f"the layer's digest is sha256:{hashed.hexdigest()}, not {digest}", where=where)
+
+
+def inflated(source: io.RawIOBase, first: bytes, packed: int, where: str) -> Iterator[bytes]:
+    """Yield the tar in a compressed layer, which is read to its end.
+
+    Args:
+        source: the layer.
+        first: its first four bytes.
+        packed: its size.
+        where: how messages name it.
+
+    Raises:
+        IntegrityError: damaged, or larger than a layer may be.
+        MachineError: compressed with zstd, and nothing here can read that.
+    """
     size = 0
-    source = _Hashed(packed, hashed.update)
-    stream = _zstd(source, where) if bytes(packed[:4]) == ZSTD else _gzip(source)
+    stream = _zstd(source, where) if first == ZSTD else _gzip(source)
     try:
         while data := stream.read(_CHUNK):
             size += len(data)
-            check_expansion(len(packed), size, where)
+            check_expansion(packed, size, where)
             yield data
     except _DAMAGE as error:
         raise IntegrityError(f"the layer is damaged ({error})", where=where) from error
     while source.read(_CHUNK):
         pass
-    if f"sha256:{hashed.hexdigest()}" != digest:
-        raise IntegrityError(f"the layer's digest is sha256:{hashed.hexdigest()}, not {digest}", where=where)
 
 
 class Forward(io.RawIOBase):
@@ -99,7 +115,7 @@ class Forward(io.RawIOBase):
         where: how messages name it.
     """
 
-    def __init__(self, chunks: Iterator[bytes | memoryview], where: str) -> None:
+    def __init__(self, chunks: Iterator[Buffer], where: str) -> None:
         self._chunks = chunks
         self._where = where
         self._rest = memoryview(b"")
@@ -108,6 +124,19 @@ class Forward(io.RawIOBase):
     def read(self, size: int = -1, /) -> bytes:
         """Up to ``size`` bytes, fewer at the end only."""
         return b"".join(self._pieces(size))
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, target: object, /) -> int:
+        """Fill a buffer as far as there are bytes."""
+        view = memoryview(target).cast("B")  # type: ignore[arg-type]
+        at = 0
+        for piece in self._pieces(len(view)):
+            view[at : at + len(piece)] = piece
+            at += len(piece)
+        return at
 
     def take(self, size: int) -> Iterator[memoryview]:
         """Yield the next ``size`` bytes, as they come.

@@ -59,7 +59,7 @@ def collect(scene: Scene) -> facts.Environment:
     environment, shared, owners = _installed(scene)
     with ObjectCache(scene.tree) as cache:
         environment = _linked(scene, environment, cache, shared, owners)
-    readable = [found.path for found in environment.objects if found.unread is None]
+    readable = [found.path for found in environment.objects if found.unread is None and not device.of_vendor(found)]
     code = tuple(device.read_device_code(scene.tree, readable, owners))
     return dataclasses.replace(environment, device_code=code)
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from stack_builder.diagnose.environment.facts import DeviceCode
+from stack_builder.diagnose.environment.facts import DeviceCode, Object
 from stack_builder.elf.fatbin import Header, count, headers
 from stack_builder.elf.layout import ElfError
 from stack_builder.trees import FileTree
 from stack_builder.trees.mapping import ease
 
+VENDOR = "nvidia-"
+"""NVIDIA's libraries keep most of their code in containers of their own (cuFFT's fat binary has sm_75 alone, and runs
+everywhere), so their fat binaries prove nothing."""
+
 _EASED = 512  # headers; each can make 64 KiB of an object resident
+
+
+def of_vendor(found: Object) -> bool:
+    """Whether an object is NVIDIA's own; most headers of fat binaries in a stack are theirs, and need not be read."""
+    return (found.owner or "").startswith(VENDOR)
 
 
 def read_device_code(tree: FileTree, paths: Iterable[str], owners: Mapping[str, str]) -> Iterator[DeviceCode]:

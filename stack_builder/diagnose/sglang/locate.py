@@ -40,7 +40,7 @@ def source_of(target: TargetSpec, *, wheels: Path | None = None) -> SourceTree:
             program = target.path.absolute()
             return _of_prefix(program.parent.parent)
         case "oci" | "image":
-            from stack_builder.diagnose.doctor_targets import image_identity  # not needed by other targets
+            from stack_builder.diagnose.doctor_images import image_identity  # not needed by other targets
 
             return source.from_tree(
                 lambda: _in_image(target), where=f"{target.kind}:{target.value}", identity=image_identity(target)
