@@ -36,7 +36,7 @@ def used(module, config, initial, graphs):
         if graphs:
             params.set_cuda_graph_bs(graphs)
         for batch in range(1, 257):
-            for _ in range(30):
+            for _ in range(16):
                 steps = params.get_steps_for_batch(batch)
                 found.setdefault(batch, set()).add(steps)
                 params.on_verify_complete([accepted * steps] * batch, batch)

@@ -143,6 +143,15 @@ def test_open_loop_sends_whatever_is_in_flight(llm: ModuleType) -> None:
     assert server.tokens == 240
 
 
+def test_a_server_that_falls_behind_is_no_shorter_run(llm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stack_builder.bench.load.MAX_OPEN", 5)
+    done, server = measured(llm, Load(tokens=4, requests=60, rate=5000.0), rate=20.0)
+    seen = figures(done)
+    assert (seen.requests, seen.completed, seen.errors) == (6, 5, {"not sent": 1})
+    assert "cannot keep up" in seen.messages[0]
+    assert server.tokens == 20
+
+
 def test_stop_keeps_what_was_measured(llm: ModuleType) -> None:
     """A request takes 0.1 s; two clients have sent five each and are in the sixth."""
     done, _ = measured(llm, Load(tokens=20, clients=2, requests=1000), rate=200.0, stop_after=0.55)
