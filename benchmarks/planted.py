@@ -152,8 +152,8 @@ def _server(words: Sequence[str]) -> Iterator[str]:
         child.stdout.close()
 
 
-def trial(scenario: str, seed: int, **changed: object) -> Trial:
-    """Run one trial; ``changed`` replaces fields of its plan.
+def trial(scenario: str, seed: int) -> Trial:
+    """Run one trial.
 
     Raises:
         subprocess.CalledProcessError: the bench did not end well.
@@ -161,30 +161,39 @@ def trial(scenario: str, seed: int, **changed: object) -> Trial:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        plan = Plan(**{**vars(SCENARIOS[scenario](seed, scratch)), **changed})
-        out = scratch / "results.json"
-        words = [sys.executable, "-m", "stack_builder", "bench", "--no-log", "--output", str(out)]
-        words += ["--concurrency", ",".join(map(str, plan.levels)), "--requests", "1", "--tokens", str(plan.tokens)]
-        words += ["--repeats", str(plan.rounds[0]), "--max-repeats", str(plan.rounds[1]), "--seed", str(seed)]
+        plan, out = SCENARIOS[scenario](seed, scratch), scratch / "results.json"
         with _server(plan.base) as base, _server(plan.eagle) as eagle:
-            words += ["--pair", f"base={base}", "--pair", f"eagle={eagle}"]
+            words = [sys.executable, "-m", "stack_builder", *call(plan, seed, base, eagle, out)]
             subprocess.run(words, check=True, capture_output=True)
-        results = read(out)
+        return answer(scenario, seed, plan.truth, out, time.monotonic() - began)
+
+
+def call(plan: Plan, seed: int, base: str, eagle: str, out: Path) -> list[str]:
+    """The words after ``stackb`` that bench two servers by a plan."""
+    words = ["bench", "--pair", f"base={base}", "--pair", f"eagle={eagle}", "--no-log", "--output", str(out)]
+    words += ["--concurrency", ",".join(map(str, plan.levels)), "--requests", "1", "--tokens", str(plan.tokens)]
+    return [*words, "--repeats", str(plan.rounds[0]), "--max-repeats", str(plan.rounds[1]), "--seed", str(seed)]
+
+
+def answer(scenario: str, seed: int, truth: float | None, out: Path, seconds: float) -> Trial:
+    """Read what a bench found."""
+    results = read(out)
     (found,) = comparisons(results)
+    cross = found.crossover
     return Trial(
-        scenario,
-        seed,
-        plan.truth,
-        found.crossover.value,
-        found.crossover.low,
-        found.crossover.high,
-        found.crossover.reason,
-        {f"{level:g}": round(seen.value, 4) for level, seen in found.ratios.items()},
-        {f"{level:g}": seen.says.value for level, seen in found.ratios.items()},
-        len(results.runs),
-        sum(not run.valid for run in results.runs),
-        round(time.monotonic() - began, 1),
-        round(os.getloadavg()[0], 1),
+        scenario=scenario,
+        seed=seed,
+        truth=truth,
+        value=cross.value,
+        low=cross.low,
+        high=cross.high,
+        reason=cross.reason,
+        ratios={f"{level:g}": round(seen.value, 4) for level, seen in found.ratios.items()},
+        verdicts={f"{level:g}": seen.says.value for level, seen in found.ratios.items()},
+        runs=len(results.runs),
+        rejected=sum(not run.valid for run in results.runs),
+        seconds=round(seconds, 1),
+        load=round(os.getloadavg()[0], 1),
     )
 
 

@@ -146,6 +146,12 @@ def _summary(runs: Sequence[RunResult], level: float) -> LevelSummary:
     )
 
 
+def throughput(results: Results, arm: str, level: float) -> float:
+    """Mean output tokens per second at full load over an arm's valid runs at one level; 0 without one."""
+    rates = [run.figures.full_throughput for run in results.runs if (run.arm, run.level) == (arm, level) and run.valid]
+    return fmean(rates) if rates else 0.0
+
+
 def plateau(results: Results, arm: str) -> str | None:
     """Name the likely cause of a flat curve (:func:`stack_builder.bench.guards.capped`)."""
     rates = {level.level: level.throughput for level in summaries(results, arm) if level.throughput}

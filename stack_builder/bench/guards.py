@@ -15,6 +15,7 @@ from stack_builder.diagnose.running import HARDLY_RIGHT
 _QUEUE = 0.1  # waiting requests per running one that are no mere transient below the limit
 _BUSY = 0.9  # share of one core above which the client may be what was measured
 _OFF = 0.05  # share by which the mean output length may differ from what was asked
+_EAGLE_LIMIT = 48  # max_running_requests that SGLang sets for EAGLE where none is given
 _SHORT = 0.5  # share of a run below which the time of full load is called short
 
 
@@ -111,11 +112,11 @@ def capped(limit: int | None, levels: Sequence[float], throughput: Mapping[float
     """Say where a flat curve comes from, if it is flat from a limit of running requests on.
 
     Args:
-        limit: in force; None if unknown, then SGLang's own cap for speculation (48) is tried.
+        limit: in force; None if unknown, then SGLang's own for EAGLE is tried.
         levels: clients measured.
         throughput: tokens per second by level.
     """
-    cap = 48 if limit is None else limit
+    cap = _EAGLE_LIMIT if limit is None else limit
     above = [throughput[level] for level in levels if level > cap and level in throughput]
     below = [throughput[level] for level in levels if level <= cap and level in throughput]
     if len(above) < 2 or not below or max(above) > 1.03 * min(above):

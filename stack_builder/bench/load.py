@@ -11,7 +11,7 @@ from time import perf_counter
 from stack_builder.bench.stream import OK, Api, Counted, EventStream, body
 from stack_builder.bench.wire import ErrorKind, ExchangeError, Pool
 
-_MAX_OPEN = 10_000  # requests in flight of an open loop; beyond that the server is lost and so is the measurement
+MAX_OPEN = 10_000  # requests in flight of an open loop; beyond that the server is lost and so is the measurement
 
 Tick = Callable[["Record"], None]
 
@@ -148,6 +148,7 @@ class _Generator:
             for prompt in prompts[: load.requests if load.seconds is None else None]
         ]
         self._records: list[Record] = []
+        self._ended = 0
         self._numbers = self._count()
         self._all_busy = 0.0
         self._first_idle = float("inf")
@@ -177,7 +178,10 @@ class _Generator:
         due = perf_counter()
         for number in self._numbers:
             await asyncio.sleep(max(0.0, due - perf_counter()))
-            if self._stop.asked or sum(not task.done() for task in tasks[-_MAX_OPEN:]) >= _MAX_OPEN:
+            if self._stop.asked:
+                break
+            if len(tasks) - self._ended >= MAX_OPEN:
+                self._give_up(number)
                 break
             task = asyncio.create_task(self._one(number))
             self._stop.watch(task)
@@ -185,6 +189,12 @@ class _Generator:
             due += chance.expovariate(rate)
         self._first_idle = perf_counter()
         await self._finish(tasks)
+
+    def _give_up(self, number: int) -> None:
+        """Keep that a server fell behind for good, so that its run is not taken for a shorter one."""
+        now = perf_counter()
+        error = (ErrorKind.OVERRUN, f"{MAX_OPEN} requests were in flight: the server cannot keep up with the rate")
+        self._records.append(Record(number, now, now, error=error))
 
     async def _finish(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -222,6 +232,7 @@ class _Generator:
             record.error = (ErrorKind.CANCELLED, "interrupted")
             raise
         finally:
+            self._ended += 1
             if self._tick is not None:
                 self._tick(record)
 

@@ -237,15 +237,24 @@ class _Session:
         with self._progress.task("benching", self._planned(), unit="requests") as task:
             self._task = task
             for number in range(self._settings.rounds):
-                for arm in _order(self._arms, number):
-                    if self.stop.asked:
-                        return
-                    await self._turn(arm, number)
+                await self._turns(number, self._settings.levels)
+        for number in range(self._settings.rounds, self._settings.max_rounds):
+            levels = [level for level in self._settings.levels if self._open(level)]
+            if not levels or self._over():
+                return
+            with self._progress.task("repeating what is open", unit="requests") as task:
+                self._task = task
+                await self._turns(number, levels)
 
-    async def _turn(self, arm: Arm, number: int) -> None:
+    async def _turns(self, number: int, levels: Sequence[float]) -> None:
+        for arm in _order(self._arms, number):
+            if not self.stop.asked:
+                await self._turn(arm, number, levels)
+
+    async def _turn(self, arm: Arm, number: int, levels: Sequence[float]) -> None:
         live = await self._start(arm)
         try:
-            for level in self._settings.levels:
+            for level in levels:
                 await self._rounds([live], level, range(number, number + 1))
         finally:
             await self._end(arm, live)

@@ -25,7 +25,7 @@ from typing import Literal
 from packaging.version import InvalidVersion, Version
 
 from stack_builder import resources
-from stack_builder.bench.compare import Comparison, compare, summaries
+from stack_builder.bench.compare import Comparison, compare, throughput
 from stack_builder.bench.results import ArmResult, Results
 from stack_builder.bench.statistics import Crossover, Says
 from stack_builder.errors import UsageError
@@ -160,7 +160,7 @@ def _steps(arms: Sequence[ArmResult]) -> dict[str, int]:
 
 def _walk(results: Results, steps: Mapping[str, int]) -> tuple[Row, ...]:
     lowest = min(run.level for run in results.runs) if results.runs else 0.0
-    rates = {name: _rate(results, name, lowest) for name in steps}
+    rates = {name: throughput(results, name, lowest) for name in steps}
     if not any(rates.values()):
         raise UsageError("no valid run at the lowest level", fix="look at the rejected runs: stackb history")
     current = max(rates, key=lambda name: rates[name])
@@ -203,10 +203,6 @@ def _batch(compared: Comparison, above: int) -> int:
     cross = compared.batch or compared.crossover
     assert cross.value is not None
     return max(math.ceil(cross.value), above + 1)
-
-
-def _rate(results: Results, arm: str, level: float) -> float:
-    return next((seen.throughput or 0.0 for seen in summaries(results, arm) if seen.level == level), 0.0)
 
 
 def _limit(results: Results, rows: Sequence[Row]) -> int:

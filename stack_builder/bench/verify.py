@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stack_builder.bench.compare import log_ratios, summaries
+from stack_builder.bench.compare import log_ratios, throughput
 from stack_builder.bench.policy import Policy
 from stack_builder.bench.results import Results, level_text
 from stack_builder.bench.statistics import CONFIDENCE, Ratio, Says, ratio
@@ -79,14 +79,10 @@ def _against_better(results: Results, policy_arm: str, level: float) -> tuple[st
     """
     levels = {run.level for run in results.runs}
     static = [arm.name for arm in results.arms if arm.name != policy_arm]
-    better = max(static, key=lambda name: _rate(results, name, level))
+    better = max(static, key=lambda name: throughput(results, name, level))
     logs = log_ratios(results, policy_arm, level, against=better)
     confidence = 1 - (1 - CONFIDENCE) / len(levels)
     return better, ratio(logs, seed=results.settings.seed, confidence=confidence) if logs else None
-
-
-def _rate(results: Results, arm: str, level: float) -> float:
-    return next((seen.throughput or 0.0 for seen in summaries(results, arm) if seen.level == level), 0.0)
 
 
 def _interval(seen: Ratio) -> str:

@@ -38,6 +38,7 @@ class ErrorKind(StrEnum):
     TRUNCATED = "truncated"
     USAGE = "usage missing"
     CANCELLED = "cancelled"
+    OVERRUN = "not sent"
 
 
 class ExchangeError(Exception):

@@ -121,7 +121,20 @@ def test_arms_that_stackb_serve_starts_and_stops(tmp_path: Path, capfd: pytest.C
     out = tmp_path / "r.json"
     how = f"cu130-sglang-0.5.23 --in local --venv {python.parents[1]} --skip-preflight --model some/target"
     words = ["--arm", f"base={how} --spec none", "--arm", f"eagle={how} --spec eagle3 --draft some/draft"]
-    words += ["--api", "generate", "--tokens", "12", "--concurrency", "2", "--requests", "1", "--repeats", "1"]
+    words += [
+        "--api",
+        "generate",
+        "--tokens",
+        "12",
+        "--concurrency",
+        "2",
+        "--requests",
+        "1",
+        "--repeats",
+        "1",
+        "--max-repeats",
+        "1",
+    ]
     assert run(["bench", *words, "--output", str(out)]) == 0, capfd.readouterr().err
     results = read(out)
     assert [(run_.arm, run_.level) for run_ in results.runs] == [("base", 2), ("eagle", 2)]
@@ -191,6 +204,22 @@ def test_what_was_measured_survives_an_arm_that_does_not_start_again(
     assert (f"stackb history {kept.id}" in told) == (code == 3)
 
 
+def test_arms_that_cannot_be_up_together_are_repeated_as_well(
+    simulation: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal at one client, where the interval holds 1, and far apart at eight: only one client is measured again."""
+    log: list[str] = []
+    out = tmp_path / "r.json"
+    urls = [simulation.server(rate=100), simulation.server(rate=100 * (1 + 1 / 7), knee=7, noise=0.001)]
+    arms = [Flaky(name, url, lambda: None, log) for name, url in zip("ab", urls, strict=True)]
+    monkeypatch.setattr("stack_builder.cli.bench.parse_arms", lambda *_: arms)
+    words = ["--concurrency", "1,8", "--tokens", "8", "--requests", "1", "--repeats", "2", "--max-repeats", "4"]
+    assert run(["bench", "--arm", "served", *words, "--output", str(out)]) == 0
+    assert [entry for entry in log if "started" in entry] == [f"{name} started" for name in "abbaabba"]
+    levels = [[run_.level for run_ in read(out).runs if run_.round == number] for number in range(4)]
+    assert levels == [[1, 8, 1, 8], [1, 8, 1, 8], [1, 1], [1, 1]]
+
+
 def test_arms_that_were_started_are_stopped_when_the_next_is_not(
     server: StartServer, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +276,16 @@ def test_failed_requests_reject_the_run(server: StartServer, capsys: pytest.Capt
     shown = capsys.readouterr().out
     assert "rejected by BENCH001" in shown
     assert "404" in shown
+
+
+def test_goodput_is_told_for_each_level(simulation: Simulation, capsys: pytest.CaptureFixture[str]) -> None:
+    """A request takes 100 ms alone and nearly 150 beside another."""
+    url = simulation.server(rate=200, knee=1)
+    assert run(["bench", url, "--concurrency", "1,2", "--tokens", "10", "--slo", "e2e=120,ttft=1000"]) == 0
+    shown = capsys.readouterr().out
+    assert "goodput" in shown
+    assert re.search(r"^  1 .* 100%$", shown, re.MULTILINE)
+    assert re.search(r"^  2 .* 0%$", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
