@@ -15,8 +15,8 @@ from stack_builder import jsontext
 from stack_builder.errors import IntegrityError
 from stack_builder.wheels.paths import unsafe
 
-MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors library
-MAX_INDEX = 100_000_000
+MAX_HEADER = 16 << 20  # bytes, which may take twenty times the memory; 100,000 tensors have 12 MB
+MAX_INDEX = 24 << 20
 MAX_SHARDS = 4096
 MAX_DIMENSIONS = 64  # of a tensor; the product of millions would take minutes
 INDEX = "model.safetensors.index.json"

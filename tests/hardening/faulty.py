@@ -42,12 +42,14 @@ class Done:
     Attributes:
         code: the exit code, or minus the signal.
         seen: calls that could have been hit; -1 if it was killed.
+        peak: bytes of memory beyond what it began with.
         out: its stdout.
         err: its stderr.
     """
 
     code: int
     seen: int
+    peak: int
     out: str
     err: str
 
@@ -134,7 +136,7 @@ class Faulty:
             for argv, (out, err) in zip(calls, said, strict=True)
         ]
         return [
-            Done(answer["status"], answer["seen"], out.read_text(), err.read_text())
+            Done(answer["status"], answer["seen"], answer["peak"], out.read_text(), err.read_text())
             for answer, (out, err) in zip(self.host.ask(requests), said, strict=True)
         ]
 

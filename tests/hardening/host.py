@@ -9,14 +9,16 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import sys
+from pathlib import Path
 from typing import Any
 
 MODULES = ("fetch", "build", "patch", "history", "verify")
 
 
 def main() -> None:
-    """Answer every line of stdin by one of stdout: ``[{"status": …, "seen": …}, …]``."""
+    """Answer every line of stdin by one of stdout: ``[{"status": …, "seen": …, "peak": …}, …]``."""
     import importlib
 
     from stack_builder.wheels.http import Http
@@ -33,8 +35,9 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def _start(library: ctypes.CDLL, request: dict[str, Any]) -> tuple[int, int]:
+def _start(library: ctypes.CDLL, request: dict[str, Any]) -> tuple[int, int, int]:
     counted, counts = os.pipe()
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     child = os.fork()
     if child == 0:
         try:
@@ -42,14 +45,15 @@ def _start(library: ctypes.CDLL, request: dict[str, Any]) -> tuple[int, int]:
         finally:
             os._exit(99)
     os.close(counts)
-    return child, counted
+    return child, counted, resident
 
 
-def _wait(child: int, counted: int) -> dict[str, int]:
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def _wait(child: int, counted: int, resident: int) -> dict[str, int]:
+    _, status, usage = os.wait4(child, 0)
     seen = os.read(counted, 20)
     os.close(counted)
-    return {"status": status, "seen": int(seen or b"-1")}
+    peak = usage.ru_maxrss * 1024 - resident  # a fork begins with what this process has
+    return {"status": os.waitstatus_to_exitcode(status), "seen": int(seen or b"-1"), "peak": peak}
 
 
 def _run(library: ctypes.CDLL, request: dict[str, Any], counts: int) -> None:

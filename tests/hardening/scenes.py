@@ -9,6 +9,9 @@ from pathlib import Path
 
 from tests.hardening.faulty import Done, Faulty, Mode
 
+MEMORY = 96 << 20  # bytes beyond what a process has that has loaded the package
+BOUND = f"{MEMORY >> 20} MiB"
+
 
 class Scene:
     """A command that can be run again and again from the same beginning.
@@ -62,6 +65,7 @@ class Scene:
         self._trusted()
         again = self.run()
         assert again.code == 0, f"{where}\n{again.err}"
+        assert max(done.peak, again.peak) < MEMORY, f"{where}\n{again}"
         assert self._state(self.faulty.folder) == self._end, where
         return done
 

@@ -18,7 +18,7 @@ import pytest
 from stack_builder.serve.processes import listener
 from tests.hardening.faulty import Faulty, Host, Mode
 from tests.hardening.plugin import Recorder, Sample
-from tests.hardening.scenes import Scene
+from tests.hardening.scenes import BOUND, Scene
 from tests.hardening.test_faults import HEARD, told
 from tests.unit.serve.conftest import Serve
 
@@ -42,7 +42,7 @@ def test_a_clock_that_jumps(scene: Scene, request: pytest.FixtureRequest, harden
     assert scene.survives(Mode.CLOCK).code == 0
     scene.ended()
     command = request.node.callspec.params["scene"]
-    hardened(command.split()[0], f"the clock jumps a day ahead and back at every look: {command}")
+    hardened(command.split()[0], f"the clock jumps a day ahead and back at every look: {command}", bound=BOUND)
 
 
 @pytest.mark.parametrize("scene", SCENES, indirect=True)
@@ -80,7 +80,7 @@ def test_reads(
     reads = scene.run(Mode.READ_FAIL, -1).seen
     if mode is Mode.READ_SHORT:
         assert scene.survives(mode).code == 0
-        hardened(command.split()[0], f"{what}: {command}")
+        hardened(command.split()[0], f"{what}: {command}", bound=BOUND)
         return
     numbers = sample(reads, 2)
     for number in numbers:
@@ -96,6 +96,7 @@ def test_reads(
         cases=reads,
         code=3,
         shown=shown,
+        bound=BOUND,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.hardening.faulty import Done, Mode
 from tests.hardening.plugin import Recorder, Sample
-from tests.hardening.scenes import Scene
+from tests.hardening.scenes import BOUND, Scene
 
 SAMPLE = 2  # calls of each command and fault, unless all are asked for
 
@@ -58,4 +58,5 @@ def test_a_disk_that_fails(
         cases=scene.cases,
         code=3,
         shown=f"stackb: PATH: {HEARD[error]}",
+        bound=BOUND,
     )

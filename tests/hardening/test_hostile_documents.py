@@ -71,6 +71,7 @@ def test_a_hostile_index_page(
     locked(tmp_path, good())
     server.answers["/simple/demo/"] = answer
     monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.url}/simple")
+    monkeypatch.setattr("stack_builder.wheels.http.MAX_PAUSE", 0.01)
     done = attempt(["fetch", "tiny"], tmp_path)
     assert (done.code, reason in done.line) == (code, True), done
     assert not list((tmp_path / "cache" / "wheels").rglob("*.whl"))

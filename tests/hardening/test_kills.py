@@ -6,7 +6,7 @@ import pytest
 
 from tests.hardening.faulty import Mode
 from tests.hardening.plugin import Recorder, Sample
-from tests.hardening.scenes import Scene
+from tests.hardening.scenes import BOUND, Scene
 
 SAMPLE = 3  # calls of each command and kind, unless all are asked for
 
@@ -27,4 +27,11 @@ def test_a_killed_command_leaves_nothing_wrong(
     numbers = sample(scene.cases, SAMPLE)
     for number in numbers:
         scene.survives(mode, number)
-    hardened(command.split()[0], f"{what}: {command}", tried=len(numbers), survived=len(numbers), cases=scene.cases)
+    hardened(
+        command.split()[0],
+        f"{what}: {command}",
+        tried=len(numbers),
+        survived=len(numbers),
+        cases=scene.cases,
+        bound=BOUND,
+    )

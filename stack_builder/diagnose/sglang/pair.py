@@ -17,6 +17,7 @@ from stack_builder.sglang.source import SourceTree
 LLAMA_DRAFT = "LlamaForCausalLMEagle3"
 
 # Tensors of that draft below "midlayer." or "layers.0." (sglang/srt/models/llama_eagle3.py, load_weights).
+_MOST_LAYERS = 1000  # whose tensors are looked for: a configuration may claim any number
 _LAYER = (
     "hidden_norm.weight",
     "input_layernorm.weight",
@@ -277,7 +278,7 @@ def _fc(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
 def _tensors(draft: Checkpoint) -> Iterator[Finding]:
     layers = draft.number("num_hidden_layers") or 1
     wanted: list[tuple[str, ...]] = [("fc.weight",), ("norm.weight",)]
-    for layer in range(layers):
+    for layer in range(min(layers, _MOST_LAYERS)):
         places = ["midlayer", "layers.0"] if layer == 0 else [f"layers.{layer}"]
         wanted += [tuple(f"{place}.{name}" for place in places) for name in _LAYER]
     missing = [names[0] for names in wanted if draft.tensor(*names) is None]
