@@ -22,6 +22,8 @@ shared=(--attention-backend fa3 --max-running-requests 256 --cuda-graph-max-bs-d
     --max-total-tokens 100000 --context-length 4096 --cuda-graph-backend-prefill disabled --sleep-on-idle
     --stream-interval 4)
 mkdir -p "$out"
+# seconds until what was measured has to do, of the ten minutes that one call may take
+left() { echo "$((${UNTIL:-560} - (SECONDS - began)))"; }
 said() { echo "[$((SECONDS - began)) s] $*"; }
 stackb() { "$python" -m stack_builder "$@"; }
 # serve PORT NAME ARGUMENTS...: the server's report is kept under its name
@@ -70,7 +72,7 @@ fi
 if [ "$what" = measure ]; then
     policy 30004 seven-or-off "$earlier" --without chain2 &
     wait
-    timeout -s INT "${BENCH_LIMIT:-450}" "$python" -m stack_builder bench "${statics[@]}" \
+    timeout -s INT "$(left)" "$python" -m stack_builder bench "${statics[@]}" \
         --pair seven-or-off=http://127.0.0.1:30004 --api generate --concurrency "$levels" "${load[@]}" \
         --output "$out/pair.json" >"$out/pair.txt" 2>"$out/pair.err"
     said "bench: exit $?"
@@ -79,7 +81,7 @@ else
     policy 30005 adaptive "$out/pair.json" &
     wait
     bodies 30001 base
-    timeout -s INT "${BENCH_LIMIT:-500}" "$python" -m stack_builder policy "$out/pair.json" --verify "${statics[@]}" \
+    timeout -s INT "$(left)" "$python" -m stack_builder policy "$out/pair.json" --verify "${statics[@]}" \
         --pair adaptive=http://127.0.0.1:30005 "${load[@]}" --results-output "$out/verify.json" \
         >"$out/verify.txt" 2>"$out/verify.err"
     said "verify: exit $?"
