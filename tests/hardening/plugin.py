@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -57,8 +58,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):  # a process of pytest-xdist, of whose rows another writes the table
-        rows = session.config.stash[_ROWS]
-        session.config.workeroutput[_SENT] = {test: [asdict(row) for row in found] for test, found in rows.items()}
+        rows = {test: [asdict(row) for row in found] for test, found in session.config.stash[_ROWS].items()}
+        session.config.workeroutput[_SENT] = json.dumps(rows)
         return
     path = session.config.getoption("--hardening-table")
     if path is None:
@@ -71,7 +72,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_testnodedown(node: Any) -> None:
     """Take the rows of a process of pytest-xdist."""
     rows = node.config.stash[_ROWS]
-    for test, found in getattr(node, "workeroutput", {}).get(_SENT, {}).items():
+    for test, found in json.loads(getattr(node, "workeroutput", {}).get(_SENT, "{}")).items():
         rows.setdefault(test, []).extend(Row(**row) for row in found)
 
 
