@@ -16,7 +16,7 @@ build: $(VENV)/ready
 
 test: $(VENV)/ready lint
 	.ci/packages build test
-	.ci/with-docker $(VENV)/bin/pytest
+	.ci/with-docker $(VENV)/bin/pytest -n 2
 
 lint: $(VENV)/ready
 	$(VENV)/bin/ruff check .

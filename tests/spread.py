@@ -9,7 +9,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = {
     "the hardening table": ("tests/hardening/", "tests/unit/cache/test_cache.py", "tests/unit/wheels/test_fetch.py"),
-    "the small base": ("tests/real/test_image.py", "tests/real/test_readme.py"),
+    "the small base": ("tests/real/test_image.py", "tests/real/test_readme.py", "tests/real/test_winner_image.py"),
 }
 """Files, and folders, that one process gets: by what they share there."""
 APART = ("tests/real/test_sglang_releases.py",)
