@@ -1,7 +1,7 @@
 """A Docker engine of our own that is killed while it loads an image: what the user sees, and that a retry mends it.
 
-Opt-in, for a machine without other containers: ``STACKB_TEST_KILL_ENGINE=1 pytest tests/real/test_daemon_killed.py``.
-A second engine without a bridge removes the docker0 of the first, which then starts no container that wants a network.
+It runs in namespaces of its own: an engine without a bridge removes the docker0 of another in the same network, and one
+that is killed leaves a process and mounts behind.
 """
 
 from __future__ import annotations
@@ -10,25 +10,35 @@ import json
 import os
 import random
 import shutil
-import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests.hardening.plugin import Recorder
 from tests.unit.image.conftest import base_layout, kit, make_wheel  # noqa: F401 - fixtures
 
 SIZE = 24 << 20  # bytes that do not compress: time enough to be killed in
 TAG = "stackb-test-killed:latest"
 
 
+NAMESPACES = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+# SIOCSIFFLAGS and IFF_UP: a new network has a loopback interface that is down
+ENGINE = """
+import fcntl, os, socket, struct, sys
+with socket.socket() as any_one:
+    fcntl.ioctl(any_one, 0x8914, struct.pack("16sh", b"lo", 1))
+os.execvp("dockerd", ["dockerd", *sys.argv[1:]])
+"""
+
+
 class Daemon:
-    """``dockerd`` with folders and a socket of its own, and no network."""
+    """``dockerd`` with folders, a socket, processes, mounts and a network of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.host = folder, f"unix://{folder}/docker.sock"
@@ -36,31 +46,30 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        argv = ["dockerd", "--host", self.host, "--pidfile", self.folder / "pid", "--bridge", "none"]
-        argv += ["--data-root", self.folder / "data", "--exec-root", self.folder / "exec", "--iptables=false"]
+        argv = [*NAMESPACES, sys.executable, "-c", ENGINE, "--host", self.host, "--pidfile", self.folder / "pid"]
+        argv += ["--data-root", self.folder / "data", "--exec-root", self.folder / "exec"]
+        argv += ["--bridge=none", "--iptables=false", "--ip6tables=false"]
         (self.folder / "pid").unlink(missing_ok=True)
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(argv, stdout=log, stderr=log)
-        deadline = time.monotonic() + 180
+        shutil.rmtree(self.folder / "exec", ignore_errors=True)  # process numbers, which begin anew in a new namespace
+        log = self.folder / "log"
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(argv, stdout=file, stderr=file)
+        deadline = time.monotonic() + 120
         while subprocess.run(["docker", "-H", self.host, "version"], capture_output=True, check=False).returncode:
             if self._process.poll() is not None or time.monotonic() > deadline:
-                pytest.skip("no second Docker engine can be started here")
+                pytest.fail(f"the engine does not start:\n{log.read_text(errors='replace')[-4000:]}")
             time.sleep(0.1)
 
-    def kill(self) -> None:
+    def beside(self, argv: list[object]) -> list[object]:
+        """A command that runs in the engine's network, so that each finds the other's loopback interface."""
         assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        return ["nsenter", f"--net=/proc/{self._process.pid}/ns/net", *argv]
 
-    def stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait(timeout=60)
-        # a daemon mounts its folder on itself, and one that is killed leaves that
-        while subprocess.run(["umount", self.folder / "data"], capture_output=True, check=False).returncode == 0:
-            pass
-        with suppress(OSError, ValueError):  # what a killed daemon left running and no later one took over
-            os.kill(int((self.folder / "exec/containerd/containerd.pid").read_text()), signal.SIGTERM)
+    def kill(self) -> None:
+        """SIGKILL to all that is in there."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def arrived(self) -> int:
         """Bytes of layers that it has downloaded and not yet put in place."""
@@ -81,16 +90,21 @@ class Daemon:
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
         pytest.skip("needs root and dockerd")
-    if not os.environ.get("STACKB_TEST_KILL_ENGINE"):
-        pytest.skip("takes docker0 from the engine that runs: STACKB_TEST_KILL_ENGINE=1")
+    if subprocess.run([*NAMESPACES, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to make namespaces")
     folder = tmp_path_factory.mktemp("d")  # a socket's path has at most 108 bytes
     daemon = Daemon(folder)
     try:
         daemon.start()
         yield daemon
     finally:
-        daemon.stop()
+        daemon.kill()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def bridges() -> set[str]:
+    """Network interfaces of this machine."""
+    return {name for _, name in socket.if_nameindex()}
 
 
 @pytest.mark.docker
@@ -101,7 +115,9 @@ def test_a_daemon_killed_while_it_loads(
     base_layout: Path,  # noqa: F811
     tmp_path: Path,
     private_cache: Path,
+    hardened: Recorder,
 ) -> None:
+    interfaces = bridges()
     made = [make_wheel("demo", {"demo.bin": random.Random(1).randbytes(SIZE)}), make_wheel("tool", {"tool.py": b""})]
     kit.write_stack(tmp_path / "tiny", [kit.wheel_record(path) for path in made])
     argv = [sys.executable, "-m", "stack_builder", "build", tmp_path / "tiny", "--base", f"oci:{base_layout}"]
@@ -113,7 +129,11 @@ def test_a_daemon_killed_while_it_loads(
     moments = (1, SIZE // 2)
     for moment in moments:
         with subprocess.Popen(
-            [*argv, f"docker:{TAG}"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            engine.beside([*argv, f"docker:{TAG}"]),
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as child:
             while child.poll() is None and engine.arrived() < moment:
                 time.sleep(0.001)
@@ -125,7 +145,10 @@ def test_a_daemon_killed_while_it_loads(
         lines |= {line for line in err.splitlines() if line.startswith("stackb: ")}
         engine.start()
     assert len(lines) == 1, lines
-    subprocess.run([*argv, f"docker:{TAG}"], env=environment, capture_output=True, check=True)
+    subprocess.run(engine.beside([*argv, f"docker:{TAG}"]), env=environment, capture_output=True, check=True)
     index = json.loads((tmp_path / "out/index.json").read_bytes())
     manifest = tmp_path / "out/blobs" / index["manifests"][0]["digest"].replace(":", "/")
     assert engine.image_id() == json.loads(manifest.read_bytes())["config"]["digest"]
+    assert bridges() == interfaces
+    fault = "the engine is killed while it loads an image: at its first bytes, and half-way"
+    hardened("docker", fault, tried=len(moments), survived=len(moments), code=3, shown=lines.pop())
