@@ -8,7 +8,7 @@ STACKB := $(VENV)/bin/stackb
 STACK  ?= cu130-sglang-0.5.23
 OUT    ?= out/$(STACK)
 
-.PHONY: build test lint bench lock-dev clean
+.PHONY: build test lint audit lock-dev clean
 
 build: $(VENV)/ready
 	.ci/packages build
@@ -23,6 +23,10 @@ lint: $(VENV)/ready
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+# Known vulnerabilities in all locks. Exit code 3: not everything could be looked up, as behind a mirror without advisories.
+audit: $(VENV)/ready
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/python .ci/audit
 
 # The development environment, pinned with hashes. Run it after a change of dependencies in pyproject.toml.
 lock-dev: $(VENV)/ready
