@@ -1,5 +1,6 @@
 """What the probes share: settings in, one JSON object out."""
 
+import importlib
 import json
 import os
 import sys
@@ -57,6 +58,18 @@ def import_torch():
     except ImportError as error:
         raise Skip(f"torch cannot be imported: {error}") from error
     return torch
+
+
+def import_beside_torch(name):
+    """Import a package that may want the driver; give where it lies and what version it says it is."""
+    import_torch()
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        if "libcuda.so.1" in str(error):
+            raise Skip(f"needs the driver's libcuda.so.1: {error}") from error
+        raise
+    return {"file": module.__file__, "version": getattr(module, "__version__", None)}
 
 
 def import_torch_with_gpu(count=1):

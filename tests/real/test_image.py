@@ -36,6 +36,7 @@ from stack_builder.wheels.fetch import Network, fetch
 from stack_builder.wheels.http import Http
 from stack_builder.wheels.index import indexes_of
 from stack_builder.wheels.store import Store
+from tests.unit.patch.conftest import HEAD
 
 pytestmark = [pytest.mark.online, pytest.mark.timeout(900)]
 
@@ -243,16 +244,9 @@ def test_the_engine_fetches_only_what_it_lacks(small: Small, loaded: str) -> Non
         client.images.remove(tag, force=True)
 
 
-PATCH = """\
+PATCH = f"""\
 id = "a-table"
-title = "A patch for the tests"
-reason = "the tests need a patch that does something"
-scope = "only the demo distribution is concerned"
-reference = "none, it is made up"
-removal = "upstream since demo 2.0"
-distribution = "demo"
-versions = ">=1.0,<2"
-
+{HEAD}
 [[operation]]
 op = "ensure-dict-key"
 file = "demo.py"

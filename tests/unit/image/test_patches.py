@@ -18,20 +18,14 @@ from stack_builder.image.wheel_layers import Options
 from stack_builder.image.workspace import Workspace
 from stack_builder.patchset import model
 from stack_builder.progress import Silent
+from tests.unit.patch.conftest import HEAD
 
 MakeWheel = Callable[..., Path]
 SITE = "opt/venv/lib/python3.11/site-packages"
 TABLES = b"SIZES = {\n    9: [4, 8],\n    10: [8],\n}\n"
-PATCH = """\
+PATCH = f"""\
 id = "a-table"
-title = "A patch for the tests"
-reason = "the tests need a patch that does something"
-scope = "only the demo distribution is concerned"
-reference = "none, it is made up"
-removal = "upstream since demo 2.0"
-distribution = "demo"
-versions = ">=1.0,<2"
-
+{HEAD}
 [[operation]]
 op = "ensure-dict-key"
 file = "demo/tables.py"
