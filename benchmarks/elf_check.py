@@ -9,6 +9,9 @@ Every way runs in a process of its own over the same files, read once before so 
   counts as found. The cheapest thing that can be done with nm;
 * ``nm-each``: per object, ``nm -D -u | sort | comm`` against the sorted exports of all libraries, made once;
 * ``ldd``: ``ldd -r`` per object (each alone, so Python's symbols count as missing);
+* ``abicheck``: ``abicheck deps tree`` per object, with torch's folder to search. It takes half a minute for an object
+  that uses torch, so of many objects every n-th is checked (``--sample``), and the row is scaled up and says so. Left
+  out where the program (``--abicheck``) is not there;
 * ``pyelftools``: its own iteration over every dynamic symbol table, without resolving anything.
 
 Prints wall and processor seconds, peak memory and the ratio of processor seconds to stackb's.
@@ -19,6 +22,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,7 +37,7 @@ from stack_builder.elf.search import read_settings
 from stack_builder.elf.torch_loading import load_torch
 from stack_builder.trees.directory import DirectoryTree
 
-WAYS = ("stackb", "nm-pool", "nm-each", "ldd", "pyelftools")
+WAYS = ("stackb", "nm-pool", "nm-each", "ldd", "abicheck", "pyelftools")
 MACHINE = os.uname().machine
 
 
@@ -114,6 +118,15 @@ def ldd(paths: list[Path]) -> str:
     return f"{missing} objects lack something"
 
 
+def abicheck(program: str, site: Path, paths: list[Path]) -> str:
+    """``abicheck deps tree`` on each."""
+    would_fail = 0
+    for path in paths:
+        command = [program, "deps", "tree", "--search-path", site / "torch/lib", "-o", "json=-", path]
+        would_fail += subprocess.run(command, capture_output=True, check=False).returncode != 0
+    return f"{would_fail} of {len(paths)} objects lack something, it says"
+
+
 def pyelftools(paths: list[Path]) -> str:
     """Its iteration over dynamic symbol tables."""
     from elftools.elf.elffile import ELFFile
@@ -126,7 +139,7 @@ def pyelftools(paths: list[Path]) -> str:
     return f"{count} symbols seen"
 
 
-def run_way(way: str, venv: Path, site: Path, paths: list[Path]) -> str:
+def run_way(way: str, venv: Path, site: Path, paths: list[Path], program: str) -> str:
     """One way, in this process."""
     match way:
         case "stackb":
@@ -137,6 +150,8 @@ def run_way(way: str, venv: Path, site: Path, paths: list[Path]) -> str:
             return nm_each(paths)
         case "ldd":
             return ldd(paths)
+        case "abicheck":
+            return abicheck(program, site, paths)
         case _:
             return pyelftools(paths)
 
@@ -166,6 +181,8 @@ def main() -> None:
     parser.add_argument("venv", type=Path)
     parser.add_argument("--way", action="append", choices=WAYS)
     parser.add_argument("--object", help="check this one against torch, by its path below site-packages")
+    parser.add_argument("--abicheck", default="abicheck", help="the program")
+    parser.add_argument("--sample", type=int, default=8, help="objects that abicheck is given")
     parser.add_argument("--only", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--list", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -173,7 +190,11 @@ def main() -> None:
     site = next(venv.glob("lib/python3*/site-packages"))
     if options.only:
         paths = [Path(line) for line in options.list.read_text().splitlines()]
-        print(run_way(options.only, venv, site, paths[:1] if options.object and options.only == "stackb" else paths))
+        if options.object and options.only in ("stackb", "abicheck"):
+            paths = paths[:1]  # the others are there to be found
+        elif options.only == "abicheck":
+            paths = sampled(paths, options.sample)
+        print(run_way(options.only, venv, site, paths, options.abicheck))
         print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000)
         return
     paths = [site / options.object, *objects(site / "torch/lib")] if options.object else objects(site)
@@ -186,15 +207,25 @@ def main() -> None:
     with tempfile.NamedTemporaryFile("w") as names:
         names.write("".join(f"{path}\n" for path in paths))
         names.flush()
-        compare(options.way or WAYS, venv, Path(names.name), options.object)
+        ways = [way for way in options.way or WAYS if way != "abicheck" or shutil.which(options.abicheck)]
+        scale = 1.0 if options.object else len(paths) / len(sampled(paths, options.sample))
+        extra = ["--abicheck", options.abicheck, "--sample", str(options.sample)]
+        extra += ["--object", options.object] if options.object else []
+        compare(ways, venv, Path(names.name), extra, scale)
 
 
-def compare(ways: Iterable[str], venv: Path, names: Path, one: str | None) -> None:
+def sampled(paths: list[Path], count: int) -> list[Path]:
+    """About ``count`` of them, evenly spread."""
+    return paths[:: max(1, len(paths) // count)]
+
+
+def compare(ways: Iterable[str], venv: Path, names: Path, extra: list[str], scale: float) -> None:
     """Run each way and print a row for it."""
     base = None
     for way in ("stackb", *(way for way in ways if way != "stackb")):
-        extra = ["--object", one] if one else []
         wall, seconds, peak, said = measured([__file__, str(venv), "--only", way, "--list", str(names), *extra])
+        if way == "abicheck" and scale > 1:
+            wall, seconds, said = wall * scale, seconds * scale, f"{said}; times {scale:.1f}"
         base = base or seconds
         row = f"{way:11} {wall:7.2f} s wall {seconds:7.2f} s CPU {peak:6.0f} MB {seconds / base:7.1f}x  {said}"
         print(row, flush=True)

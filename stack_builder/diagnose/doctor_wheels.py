@@ -26,6 +26,7 @@ PREFIX = "/opt/venv"
 """Where wheels that are not installed are looked at, as they will stand in an image."""
 
 DEFAULT_PYTHON = "3.11"
+_MACHINE = re.compile(r"_(x86_64|aarch64)\.whl$")
 _CPYTHON = re.compile(r"-cp3(\d{1,2})-cp3\1t?-")
 
 
@@ -34,7 +35,7 @@ def find_subject(target: TargetSpec, wheels: Path | None) -> Subject:
     if target.kind == "stack":
         return _stack(target, wheels)
     paths = sorted(target.path.glob("*.whl"))
-    return _wheels(paths, {}, _python_of(paths), target)
+    return _wheels(paths, {}, _python_of(paths), target, _machine_of(paths))
 
 
 def _stack(target: TargetSpec, wheels: Path | None) -> Subject:
@@ -61,9 +62,7 @@ def _stored(artifact: Artifact, stack: str) -> Path:
     return found
 
 
-def _wheels(
-    paths: list[Path], sha256: Mapping[Path, str], python: str, target: TargetSpec, machine: str = platform.machine()
-) -> Subject:
+def _wheels(paths: list[Path], sha256: Mapping[Path, str], python: str, target: TargetSpec, machine: str) -> Subject:
     """Wheels, with the sha256 of those that were verified."""
     content = [(path.name, identity_of(path, sha256.get(path))) for path in paths]
     identity = json.dumps(["wheels", python, machine, content])
@@ -81,3 +80,9 @@ def _python_of(paths: list[Path]) -> str:
     """The Python that most of the wheels with compiled modules are for."""
     minors = Counter(match[1] for path in paths for match in [_CPYTHON.search(path.name)] if match)
     return f"3.{minors.most_common(1)[0][0]}" if minors else DEFAULT_PYTHON
+
+
+def _machine_of(paths: list[Path]) -> str:
+    """The machine that most of the wheels with compiled modules are for."""
+    machines = Counter(match[1] for path in paths for match in [_MACHINE.search(path.name)] if match)
+    return machines.most_common(1)[0][0] if machines else platform.machine()

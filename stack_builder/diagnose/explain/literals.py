@@ -8,14 +8,15 @@ whole, then its lines, and only of a line that holds any of the strings is it as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Generic, TypeVar
 
 from pydantic_core import SchemaValidator, core_schema
 
 T = TypeVar("T")
-_GROUP = 64  # strings that are tried one by one where one of them is known to be there
+_PARTS = 4  # of a set of strings, each with an automaton of its own
+_GROUP = 16  # strings that are tried one by one where one of them is known to be there
 _DIGITS = b"0123456789"
 _MAX_SKELETONS = 50_000
 
@@ -53,22 +54,36 @@ class Literals(Generic[T]):
 
     def _possible(self, skeleton: str) -> tuple[str, ...]:
         """The strings of which a text that was stripped of its digits may hold all."""
-        return tuple(
-            literal
-            for any_in, group in self._groups
-            if any_in(skeleton)
-            for without_digits, literal in group
-            if without_digits in skeleton
-        )
+        return tuple(self._stripped.held(skeleton))
 
     @cached_property
-    def _groups(self) -> list[tuple[Callable[[str], bool], list[tuple[str, str]]]]:
-        stripped = [(literal.translate(_WITHOUT_DIGITS), literal) for literal in self._values]
-        groups = [stripped[at : at + _GROUP] for at in range(0, len(stripped), _GROUP)]
-        return [(_tester(without_digits for without_digits, _ in group), group) for group in groups]
+    def _stripped(self) -> _Branch:
+        return _Branch([(literal.translate(_WITHOUT_DIGITS), literal) for literal in self._values])
 
 
 _WITHOUT_DIGITS = str.maketrans("", "", _DIGITS.decode())
+
+
+class _Branch:
+    """Strings that a text is asked for, and parts of them, each asked for in turn: the way to the few that it holds."""
+
+    def __init__(self, rows: list[tuple[str, str]]) -> None:
+        self._rows = rows  # what is looked for, and what that stands for
+
+    def held(self, text: str) -> Iterator[str]:
+        """Yield what the strings stand for that a text holds."""
+        if len(self._rows) <= _GROUP:
+            yield from (literal for string, literal in self._rows if string in text)
+            return
+        for any_in, part in self._parts:
+            if any_in(text):
+                yield from part.held(text)
+
+    @cached_property
+    def _parts(self) -> list[tuple[Callable[[str], bool], _Branch]]:
+        size = -(-len(self._rows) // _PARTS)
+        parts = [self._rows[at : at + size] for at in range(0, len(self._rows), size)]
+        return [(_tester(string for string, _ in part), _Branch(part)) for part in parts]
 
 
 def _tester(literals: Iterable[str]) -> Callable[[str], bool]:
