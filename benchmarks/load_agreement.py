@@ -139,21 +139,22 @@ def differs(run: dict[str, dict[str, float]], figure: str, client: str) -> bool:
     return share != 0 if figure in EXACT else abs(share) > LIMIT
 
 
-def summary(runs: list[dict[str, dict[str, float]]]) -> None:
+def summary(runs: list[dict[str, dict[str, float]]]) -> list[str]:
     """For each figure: how far ours, and their own second run, were from their first; how often beyond the limit."""
     clients = ("stackb fresh", "bench_serving again")
-    print(f"{len(runs)} runs{'':<10}" + "".join(f"{name:>24}{'beyond 2 %':>12}" for name in clients))
+    lines = [f"{len(runs)} runs{'':<10}" + "".join(f"{name:>24}{'beyond 2 %':>12}" for name in clients)]
     for figure in runs[0]["bench_serving"]:
         cells = ""
         for client in clients:
             shares = sorted(abs(run[client][figure] / run["bench_serving"][figure] - 1) for run in runs)
             beyond = sum(differs(run, figure, client) for run in runs)
             cells += f"{shares[len(shares) // 2]:13.2%}{shares[-1]:11.2%}{beyond:12}"
-        print(f"{figure:<16}{cells}")
-    print("(median and largest difference from bench_serving's first run)")
+        lines.append(f"{figure:<16}{cells}")
+    lines.append("(median and largest difference from bench_serving's first run)")
     for client in clients:
         clean = sum(not any(differs(run, figure, client) for figure in run[client]) for run in runs)
-        print(f"{client}: every figure within 2 % in {clean} of {len(runs)} runs")
+        lines.append(f"{client}: every figure within 2 % in {clean} of {len(runs)} runs")
+    return lines
 
 
 def main() -> None:
@@ -168,7 +169,7 @@ def main() -> None:
     parser.add_argument("--summary", type=Path, metavar="FILE", help="sum up what --output wrote, and run nothing")
     options = parser.parse_args()
     if options.summary:
-        summary([json.loads(line) for line in options.summary.read_text().splitlines()])
+        print("\n".join(summary([json.loads(line) for line in options.summary.read_text().splitlines()])))
         return
     if options.peers is None:
         parser.error("name the folder of benchmarks/peers.py")

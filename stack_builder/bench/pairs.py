@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from stack_builder.bench import guards, outcome
+from stack_builder.bench.arms import Arm
 from stack_builder.bench.clocks import ClockWatch
 from stack_builder.bench.compare import log_ratios
 from stack_builder.bench.load import Load, Run, Stop, run
@@ -29,35 +30,6 @@ from stack_builder.report.model import Json
 
 Wanting = Callable[[Results, float], bool]
 _WARM_SHARE = 8  # a warm-up asks for this part of the tokens
-
-
-class Arm(Protocol):
-    """A server with one configuration, which may have to be started for each of its turns."""
-
-    @property
-    def name(self) -> str:
-        """As the user calls it."""
-
-    def start(self) -> tuple[str, Mapping[str, Json]]:
-        """Make it ready; gives its URL and what is known of how it was started."""
-
-    def stop(self) -> None:
-        """Give up what :meth:`start` took."""
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUrl:
-    """An arm that is running already, and stays."""
-
-    name: str
-    url: str
-
-    def start(self) -> tuple[str, Mapping[str, Json]]:
-        """See :class:`Arm`."""
-        return self.url, {}
-
-    def stop(self) -> None:
-        """See :class:`Arm`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,17 +308,25 @@ class _Session:
 
     async def _start(self, arm: Arm) -> _Live:
         url, receipt = await asyncio.to_thread(arm.start)
+        try:
+            return await self._look_at(arm.name, url, receipt)
+        except BaseException:
+            await asyncio.to_thread(arm.stop)
+            raise
+
+    async def _look_at(self, name: str, url: str, receipt: Mapping[str, Json]) -> _Live:
+        """Ask a server that is up what it is."""
         fresh = self._settings.connections == "fresh"
         pool = Pool(Endpoint.of(url), patience=self._options.patience, fresh=fresh)
         eye = ServerEye(Pool(Endpoint.of(url), patience=30.0), api_key=self._options.api_key)
-        await _reach(pool, arm.name)
+        await _reach(pool, name)
         facts = await eye.facts()
         model = self._options.model or await eye.model() or "default"
-        self._shown[arm.name] = ArmResult(arm.name, url, facts, receipt)
+        self._shown[name] = ArmResult(name, url, facts, receipt)
         what = f"SGLang {facts.version}" if facts.version else "server"
         how = "adaptive" if facts.adaptive else str(facts.arguments.get("speculative_algorithm") or "no speculation")
-        self._progress.note(f"{arm.name}: {what} at {url}, {how}, at most {facts.limit or 'unknown'} running requests")
-        return _Live(arm.name, pool, eye, facts, self._shown[arm.name], model)
+        self._progress.note(f"{name}: {what} at {url}, {how}, at most {facts.limit or 'unknown'} running requests")
+        return _Live(name, pool, eye, facts, self._shown[name], model)
 
     async def _end(self, arm: Arm, live: _Live) -> None:
         live.pool.close()

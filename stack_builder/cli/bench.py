@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shlex
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -19,14 +16,15 @@ import typer
 
 from stack_builder import progress
 from stack_builder.bench import history
+from stack_builder.bench.arms import Arm, GivenUrl, ServedArm
 from stack_builder.bench.metrics import parse_slo
-from stack_builder.bench.pairs import Arm, CutShortError, GivenUrl, Options, bench
+from stack_builder.bench.pairs import CutShortError, Options, bench
 from stack_builder.bench.results import Results, Settings, to_json, write
 from stack_builder.bench.stream import Api
 from stack_builder.bench.tables import report_text
 from stack_builder.cli.output import write as write_stdout
 from stack_builder.diagnose.host.collect import collect_host
-from stack_builder.errors import ExitCode, MachineError, UsageError
+from stack_builder.errors import ExitCode, UsageError
 from stack_builder.report.model import Json
 
 DEFAULT_LEVELS = "1,2,5,10,30,70,100,250"
@@ -177,34 +175,6 @@ def machine() -> dict[str, Json]:
     return known
 
 
-@dataclass(slots=True)
-class ServedArm:
-    """An arm that ``stackb serve`` starts and stops, as a user would."""
-
-    name: str
-    words: tuple[str, ...]
-    port: int
-
-    def start(self) -> tuple[str, Mapping[str, Json]]:
-        """Start it, wait until it is ready, and keep the report on what is active in it."""
-        call = [*_SERVE, *self.words, "--port", str(self.port), "--detach", "--format", "json"]
-        done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode not in (ExitCode.CLEAN, ExitCode.FINDINGS):
-            raise MachineError("stackb serve could not start it; its reason stands above", where=f"arm {self.name}")
-        report = json.loads(done.stdout)
-        if report["target"]["kind"] != "server" or "ready_after_s" not in report["facts"]:
-            cause = "; ".join(finding["title"] for finding in report["findings"])
-            raise MachineError(
-                f"the server did not start: {cause}", where=f"arm {self.name}", fix="run it with stackb serve"
-            )
-        return report["facts"]["url"], {"serve": list(self.words), **report["facts"], "findings": report["findings"]}
-
-    def stop(self) -> None:
-        """Stop it with all its children."""
-        subprocess.run([*_SERVE, "--stop", "--port", str(self.port)], stdout=subprocess.DEVNULL, check=False)
-
-
-_SERVE = (sys.executable, "-m", "stack_builder", "serve")
 _FIRST_PORT = 30100
 
 

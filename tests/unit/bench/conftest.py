@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 import random
@@ -29,6 +30,18 @@ def llm() -> ModuleType:
     sys.modules["llm_server"] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def benchmark_script() -> Callable[[str], ModuleType]:
+    """Give a script of ``benchmarks/`` as a module."""
+
+    def load(name: str) -> ModuleType:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(SERVER.parents[3] / "benchmarks")
+            return importlib.import_module(name)
+
+    return load
 
 
 def figures(throughput: float, clients: float = 1.0) -> Figures:

@@ -232,6 +232,13 @@ def test_arms_that_were_started_are_stopped_when_the_next_is_not(
     assert not (state / "history.jsonl").exists()  # nothing was measured
 
 
+def test_an_arm_that_started_and_does_not_answer_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    monkeypatch.setattr("stack_builder.cli.bench.parse_arms", lambda *_: [Flaky("a", "http://127.0.0.1:1", fail, log)])
+    assert run(["bench", "--arm", "served", "--concurrency", "1"]) == 3
+    assert log == ["a started", "a stopped"]
+
+
 @pytest.mark.parametrize("arms", [1, 2])
 def test_ctrl_c_keeps_what_was_measured(arms: int, server: StartServer, tmp_path: Path, state: Path) -> None:
     """Of one server the figures of its complete requests, of a pair its complete runs."""

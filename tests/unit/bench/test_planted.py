@@ -6,10 +6,8 @@ and ``STACKB_TEST_PLANTED=N`` runs N of each again.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -20,20 +18,12 @@ import pytest
 from stack_builder.cli.app import run
 from tests.unit.bench.simulation import Simulation
 
-ROOT = Path(__file__).parents[3]
-KEPT = ROOT / "docs" / "bench" / "planted" / "trials.jsonl"
 LIVE = int(os.environ.get("STACKB_TEST_PLANTED", "0"))
 
 
 @pytest.fixture(scope="module")
-def planted() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("planted", ROOT / "benchmarks" / "planted.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["planted"] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
+def planted(benchmark_script: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark_script("planted")
 
 
 @pytest.fixture

@@ -1,0 +1,71 @@
+"""Arms: servers that are compared, running already or started for each of their turns."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from stack_builder.errors import ExitCode, MachineError
+from stack_builder.report.model import Json
+
+_SERVE = (sys.executable, "-m", "stack_builder", "serve")
+
+
+class Arm(Protocol):
+    """A server with one configuration, which may have to be started for each of its turns."""
+
+    @property
+    def name(self) -> str:
+        """As the user calls it."""
+
+    def start(self) -> tuple[str, Mapping[str, Json]]:
+        """Make it ready; gives its URL and what is known of how it was started."""
+
+    def stop(self) -> None:
+        """Give up what :meth:`start` took."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUrl:
+    """An arm that is running already, and stays."""
+
+    name: str
+    url: str
+
+    def start(self) -> tuple[str, Mapping[str, Json]]:
+        """See :class:`Arm`."""
+        return self.url, {}
+
+    def stop(self) -> None:
+        """See :class:`Arm`."""
+
+
+@dataclass(slots=True)
+class ServedArm:
+    """An arm that ``stackb serve`` starts and stops, as a user would."""
+
+    name: str
+    words: tuple[str, ...]
+    port: int
+
+    def start(self) -> tuple[str, Mapping[str, Json]]:
+        """Start it, wait until it is ready, and keep the report on what is active in it."""
+        call = [*_SERVE, *self.words, "--port", str(self.port), "--detach", "--format", "json"]
+        done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode not in (ExitCode.CLEAN, ExitCode.FINDINGS):
+            raise MachineError("stackb serve could not start it; its reason stands above", where=f"arm {self.name}")
+        report = json.loads(done.stdout)
+        if report["target"]["kind"] != "server" or "ready_after_s" not in report["facts"]:
+            cause = "; ".join(finding["title"] for finding in report["findings"])
+            raise MachineError(
+                f"the server did not start: {cause}", where=f"arm {self.name}", fix="run it with stackb serve"
+            )
+        return report["facts"]["url"], {"serve": list(self.words), **report["facts"], "findings": report["findings"]}
+
+    def stop(self) -> None:
+        """Stop it with all its children."""
+        subprocess.run([*_SERVE, "--stop", "--port", str(self.port)], stdout=subprocess.DEVNULL, check=False)
