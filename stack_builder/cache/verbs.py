@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,14 @@ from stack_builder.diagnose import catalogue
 from stack_builder.errors import UsageError
 from stack_builder.files import remove, unclaimed
 from stack_builder.progress import Progress
-from stack_builder.report import Finding, Report, Target
+from stack_builder.report import Finding, Report, Skipped, Target
 from stack_builder.stack import receipt as receipts
 from stack_builder.wheels.store import hash_file
 
 DAYS = 7.0
 """How long what nobody needs is kept after its last use."""
 _DAY = 86400.0
+_RECEIPTS = "receipts"  # named by what they are made from, and read
 SCRAP = Kind("unfinished", "what commands work on, or left when they were killed", "")
 
 
@@ -78,7 +80,7 @@ def info() -> list[Share]:
 
 
 def verify(progress: Progress, *, repair: bool) -> Report:
-    """Hash everything again that is named by its hash, and read every receipt.
+    """Hash everything again that is named by its hash, and read every receipt; say what is neither.
 
     Args:
         progress: told of the bytes.
@@ -97,7 +99,7 @@ def verify(progress: Progress, *, repair: bool) -> Report:
                 task.advance(content.size(item.files))
     total = content.size(file for item in hashed for file in item.files)
     facts = {"hashed": len(hashed), "bytes": total, "damaged": len(findings)}
-    return Report(Target("cache", str(cache)), tuple(findings), facts=facts)
+    return Report(Target("cache", str(cache)), tuple(findings), _not_checked(found), facts)
 
 
 def prune(*, days: float = DAYS, everything: bool = False, dry_run: bool = False) -> list[Pruned]:
@@ -145,12 +147,21 @@ def _damage(item: Item) -> Iterator[tuple[Path, str]]:
             for file in item.files:
                 if not file.path.name.startswith(".") and (got := hash_file(file.path)) != item.key:
                     yield file.path, f"its sha256 is {got}, its name says {item.key}"
-        elif item.kind.name == "receipts":
+        elif item.kind.name == _RECEIPTS:
             receipt = None
             with suppress(UsageError):
                 receipt = receipts.load(item.path)
             if receipt is None:
                 yield item.path, "it is no receipt"
+
+
+def _not_checked(found: Iterable[Item]) -> tuple[Skipped, ...]:
+    """Say what has no hash to be held against: what was made here from what has one."""
+    counts = Counter(item.kind for item in found if not item.kind.hashed and item.kind.name != _RECEIPTS)
+    if not counts:
+        return ()
+    kinds = ", ".join(f"{count} {kind.name} ({kind.meaning})" for kind, count in counts.items())
+    return (Skipped("CACHE001", f"not named by their hash: {kinds}; cache prune --all removes them, too"),)
 
 
 def _finding(path: Path, what: str) -> Finding:

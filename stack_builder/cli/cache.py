@@ -40,7 +40,7 @@ def verify(
     repair: Annotated[bool, typer.Option("--repair", help="Remove what is damaged.")] = False,
     format: Annotated[Format, typer.Option(help="Form of the report.")] = Format.TEXT,  # noqa: A002 - the option's name
 ) -> None:
-    """Hash every wheel, blob and package again, and name what is not what its name says."""
+    """Hash every wheel, blob and package again, and name what is not what its name says, and what has no such name."""
     raise typer.Exit(emit(verbs.verify(progress.for_terminal(), repair=repair), format))
 
 

@@ -146,6 +146,26 @@ def test_what_killed_commands_left_goes_and_what_is_worked_on_stays(cache: Path,
     hardened("cache", "prune after kills, beside what is worked on", tried=len(left), survived=len(left))
 
 
+def test_verify_says_what_it_cannot_check(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (cache / "bytecode").mkdir(exist_ok=True)
+    (cache / "bytecode" / "x.zip").write_bytes(b"")
+    (cache / "members" / "ab").mkdir(parents=True)
+    (cache / "members" / "ab" / "one").write_bytes(b"")
+    (cache / "members" / "ab" / "two").write_bytes(b"")
+    capsys.readouterr()
+    assert run(["cache", "verify", "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    (skipped,) = report["skipped"]
+    assert (report["verdict"], skipped["rule"]) == ("incomplete", "CACHE001")
+    assert "2 members (unpacked members of archives)" in skipped["reason"]
+    assert "1 bytecode (compiled modules)" in skipped["reason"]
+    checked = {"wheels", "oci", "receipts", "debs"}
+    others = {
+        path.name for path in cache.iterdir() if path.is_dir() and any(p.is_file() for p in path.rglob("*"))
+    } - checked
+    assert {name for name in others if f" {name} (" not in skipped["reason"]} == set()
+
+
 @pytest.mark.parametrize("place", ["wheels", "oci"])
 def test_a_flipped_byte_is_named_and_mended(
     place: str, cache: Path, build: Call, capsys: pytest.CaptureFixture[str], hardened: Recorder
