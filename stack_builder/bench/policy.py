@@ -122,11 +122,14 @@ def make_policy(results: Results, version: str | None = None) -> Policy:
         raise UsageError(
             "no arm speculates with a known number of steps", fix="bench an EAGLE-3 arm beside the baseline"
         )
-    release = version or next((arm.facts.version for arm in results.arms if steps.get(arm.name)), None)
+    measured = next((arm.facts.version for arm in results.arms if steps.get(arm.name)), None)
+    release = version or measured
     if release is None:
         raise UsageError("the servers did not tell their version", where="--sglang-version", fix="give it")
     offered = mechanism(release)
     rows, notes = _walk(results, steps), []
+    if measured is not None and measured != release:
+        notes.append(f"measured with SGLang {measured}; where speculation pays may differ in {release}")
     usable = {name: count for name, count in steps.items() if count >= offered.lowest_step}
     if rows[-1].steps < offered.lowest_step and len(rows) > 1 and len(usable) > 1:
         off = rows[-1]
@@ -134,10 +137,12 @@ def make_policy(results: Results, version: str | None = None) -> Policy:
         notes.append(
             f"SGLang {release} cannot stop drafting; from a batch of {off.batch} a server without it is faster"
         )
+        if len(rows) == 1:
+            rows = (*rows, off)
     limit = _limit(results, rows)
-    if len(rows) == 1 and not notes:
-        return _constant(results, steps, release, rows[0], limit)
-    if len(rows) == 1 or offered.mechanism != "batch" or rows[-1].steps < offered.lowest_step:
+    if len(rows) == 1:
+        return _constant(results, steps, release, rows[0], limit, notes)
+    if offered.mechanism != "batch" or rows[-1].steps < offered.lowest_step:
         return _two_servers(release, rows, limit, offered, notes)
     speculating = next(arm for arm in results.arms if arm.name == rows[0].arm)
     _refuse(speculating, offered, release)
@@ -259,7 +264,9 @@ def _adaptive(
     )
 
 
-def _constant(results: Results, steps: Mapping[str, int], release: str, row: Row, limit: int) -> Policy:
+def _constant(
+    results: Results, steps: Mapping[str, int], release: str, row: Row, limit: int, notes: Sequence[str]
+) -> Policy:
     """No level supports another arm than the one that is best at the lowest; says where that is all one knows."""
     if row.steps == 0:
         note = "speculation never pays here: serve without it"
@@ -272,7 +279,7 @@ def _constant(results: Results, steps: Mapping[str, int], release: str, row: Row
         note = "speculation pays at every level measured: leave it on"
         if open_levels:
             note = f"no level was found where speculation doesn't pay; open at {', '.join(open_levels)} clients"
-    return Policy(release, (row,), None, _static_arguments(row.steps, limit), notes=(note,))
+    return Policy(release, (row,), None, _static_arguments(row.steps, limit), notes=(*notes, note))
 
 
 def _two_servers(release: str, rows: tuple[Row, ...], limit: int, offered: Mechanism, notes: Sequence[str]) -> Policy:

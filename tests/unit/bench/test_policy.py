@@ -139,6 +139,14 @@ def test_mechanisms(version: str, what: str) -> None:
     assert mechanism(version).mechanism == what
 
 
+def test_a_release_that_was_not_measured_is_noted(results: MakeResults) -> None:
+    found = planted(results, 40)
+    assert not any("measured with" in note for note in make_policy(found, "0.5.23").notes)
+    assert (
+        "measured with SGLang 0.5.23; where speculation pays may differ in 0.5.17" in make_policy(found, "0.5.17").notes
+    )
+
+
 def test_versions_that_are_none() -> None:
     for version in ("newest", "0.4.0"):
         with pytest.raises(UsageError):
