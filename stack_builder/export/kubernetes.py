@@ -15,6 +15,7 @@ from stack_builder.export.service import (
 
 RENDEZVOUS_PORT = 20000
 _PERIOD = 10  # seconds between two probes of a start
+_PULL = 1800  # seconds for the image to arrive, which is before the start
 _RANK = "STACKB_NODE_RANK"
 _GROUP = "leaderworkerset.sigs.k8s.io"
 
@@ -26,6 +27,7 @@ def render(service: Service) -> str:
         comment += [
             "The API key comes from a Secret that is not in this file. Create it first:",
             f"  kubectl create secret generic {_secret(service)} --from-file=api-key=FILE",
+            "FILE holds the key alone: a line feed at its end would be part of it.",
         ]
     if service.nodes > 1:
         comment.append("Needs the LeaderWorkerSet controller in the cluster.")
@@ -56,6 +58,7 @@ def _deployment(service: Service) -> dict[str, object]:
         "metadata": _metadata(service),
         "spec": {
             "replicas": 1,
+            "progressDeadlineSeconds": service.start_minutes * 60 + _PULL,  # else 600: called failed while it loads
             "strategy": {"type": "Recreate"},  # a second pod would wait for the GPUs of the first
             "selector": {"matchLabels": _selector(service)},
             "template": _pod(service),

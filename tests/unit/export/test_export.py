@@ -139,6 +139,11 @@ def test_probes_wait_for_a_long_start_and_outlast_a_slow_health_check(export: Ca
     container = _container(_objects(export("kubernetes", "--start-minutes", "45"))["Deployment"])
     startup = container["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] == 45 * 60
+    # a Deployment that has made no progress for ten minutes, by default, is reported as failed
+    assert (
+        _objects(export("kubernetes", "--start-minutes", "45"))["Deployment"]["spec"]["progressDeadlineSeconds"]
+        > 45 * 60
+    )
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"] == {"path": "/health", "port": "http"}
         assert container[probe]["timeoutSeconds"] > 20  # SGLANG_HEALTH_CHECK_TIMEOUT
