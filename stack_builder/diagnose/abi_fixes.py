@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from stack_builder.diagnose import cuda_wheels
-from stack_builder.diagnose.abi_history import KernelRelease, TorchHistory
+from stack_builder.diagnose.abi_history import KernelRelease, TorchHistory, is_torch_name
 from stack_builder.diagnose.environment.facts import Distribution, Environment, Object
 from stack_builder.elf.needed import cuda_majors
 
@@ -84,12 +84,24 @@ def for_other_cuda(environment: Environment, found: Object, major: int, source: 
         kernel = _kernel_change(environment, source)
         if kernel is not None:
             fixes.append(kernel[1])
+    other_torch = _torch_change(environment, owner, found, _fitting_of_major(found, major, source.history), source)
+    if other_torch is not None:
+        fixes.append(f"{other_torch[1]}; PyPI's is built for CUDA {major}, too")
     if not fixes:
         fixes.append(
             f"Install the build of {name} for CUDA {torch.cuda_major} (its index or release page names it cu"
             f"{torch.cuda_major}x); none is recorded on PyPI"
         )
     return (*fixes, f"Or rebuild the environment for CUDA {major}: torch built for it first, then the rest")
+
+
+def _fitting_of_major(found: Object, major: int, history: TorchHistory) -> tuple[str, ...]:
+    """Recorded torch releases for a CUDA major that export all that an object takes from torch."""
+    unknown = {symbol.name for symbol in found.missing_symbols if is_torch_name(symbol.name)} - history.changed.keys()
+    if not found.torch_imports or unknown:  # nothing recorded exports what nothing recorded tells apart
+        return ()
+    of_major = {release.version for release in history.releases if release.cuda_major == major}
+    return tuple(version for version in history.fitting(found.torch_imports) if version in of_major)
 
 
 def _torch_change(

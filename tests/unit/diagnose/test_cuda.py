@@ -16,6 +16,7 @@ from stack_builder.diagnose.environment.facts import (
     KernelLoader,
     Loaded,
     MissingLibrary,
+    MissingSymbol,
     Nvrtc,
     Object,
     Python,
@@ -75,6 +76,27 @@ def test_only_cuda_12s_nvrtc_under_a_cuda_13_torch_and_kernel_asks_for_the_libra
     finding = only(judge(environment(kernel(13, missing_libraries=(missing,)))))
     assert finding.rule == "CUDA001"
     assert finding.fix == ("Install nvidia-cuda-nvrtc==13.0.*: torch and the object are both of CUDA 13",)
+
+
+@pytest.mark.parametrize(
+    ("missing", "first"),
+    [
+        ("_ZN3c103newEv", "Install torch==2.14.1, which exports all that sgl-kernel 0.3.21 needs"),
+        ("_ZN3c107nowhereEv", "Install the build of sgl-kernel for CUDA 12"),  # no release is known to export it
+    ],
+)
+def test_a_cuda_13_kernel_that_no_release_fits_under_a_cuda_12_torch_names_a_torch_that_was_checked(
+    missing: str, first: str
+) -> None:
+    releases = (TorchRelease("2.10.0", "12.8", True), TorchRelease("2.14.1", "13.0", True))
+    history = TorchHistory(releases, {"_ZN3c103newEv": 0b10})
+    loaded = (Loaded("libcudart.so.13", "/x/libcudart.so.13", "runpath"),)
+    symbols = (MissingSymbol(missing, missing),)
+    found = kernel(13, cuda_libraries=loaded, torch_imports=(missing,), missing_symbols=symbols)
+    facts = environment(found, version="2.10.0+cu128", release="12.8")
+    finding = only(cuda.judge_cuda(facts, Knowledge(history, FixSource(history, ())), expected=None))
+    assert finding.rule == "CUDA002"
+    assert finding.fix[0].startswith(first)
 
 
 def test_two_majors_in_one_process_weigh_more_for_an_extension_of_torch() -> None:
