@@ -32,6 +32,7 @@ from stack_builder.registry import session
 from stack_builder.registry.reference import parse
 from stack_builder.registry.verbs import Moved, pull, push
 from stack_builder.stack.receipt import LayerRecord
+from tests.hardening.plugin import Recorder
 
 MIB = 1 << 20
 # user and password as Apache's htpasswd writes them (bcrypt)
@@ -229,7 +230,7 @@ def test_a_pull_fetches_only_what_is_not_there(registry: int, tmp_path: Path) ->
     assert layers[0].digest not in moved.travelled
 
 
-def test_a_push_that_broke_off_goes_on_where_it_ended(proxy: Proxy, tmp_path: Path) -> None:
+def test_a_push_that_broke_off_goes_on_where_it_ended(proxy: Proxy, tmp_path: Path, hardened: Recorder) -> None:
     image, digest, layers = _image(tmp_path / "a", ("torch", 8 * MIB))
     chunks = 0
 
@@ -246,9 +247,10 @@ def test_a_push_that_broke_off_goes_on_where_it_ended(proxy: Proxy, tmp_path: Pa
     assert _push(image, proxy.port, chunk=MIB).digest == digest
     assert proxy.sent - before < layers[0].size - 4 * MIB
     assert pull(parse(f"127.0.0.1:{proxy.port}/team/image:v1"), tmp_path / "back", Silent()).digest == digest
+    hardened("registries", "a push broken off within a layer")
 
 
-def test_a_push_survives_a_break_in_the_middle_of_a_request(proxy: Proxy, tmp_path: Path) -> None:
+def test_a_push_survives_a_break_in_the_middle_of_a_request(proxy: Proxy, tmp_path: Path, hardened: Recorder) -> None:
     image, digest, _ = _image(tmp_path / "a", ("torch", 4 * MIB))
     broken: list[int] = []
 
@@ -262,6 +264,7 @@ def test_a_push_survives_a_break_in_the_middle_of_a_request(proxy: Proxy, tmp_pa
     assert _push(image, proxy.port, chunk=MIB).digest == digest
     assert broken
     assert pull(parse(f"127.0.0.1:{proxy.port}/team/image:v1"), tmp_path / "back", Silent()).digest == digest
+    hardened("registries", "a connection lost in the middle of a request")
 
 
 def test_blobs_of_another_repository_are_mounted(proxy: Proxy, tmp_path: Path) -> None:
@@ -280,7 +283,7 @@ def test_a_repository_without_the_blobs_mounts_nothing_and_all_travels(registry:
     assert (len(moved.travelled), moved.mounted) == (len(layers) + 1, 0)
 
 
-def test_a_damaged_blob_does_not_leave_the_machine(registry: int, tmp_path: Path) -> None:
+def test_a_damaged_blob_does_not_leave_the_machine(registry: int, tmp_path: Path, hardened: Recorder) -> None:
     image, _, layers = _image(tmp_path / "a", ("torch", MIB))
     path = image / "blobs" / "sha256" / layers[0].digest.removeprefix("sha256:")
     data = bytearray(path.read_bytes())
@@ -291,6 +294,7 @@ def test_a_damaged_blob_does_not_leave_the_machine(registry: int, tmp_path: Path
         _push(image, registry)
     with pytest.raises(MachineError, match="has no 'v1'"):
         pull(parse(f"127.0.0.1:{registry}/team/image:v1"), tmp_path / "back", Silent())
+    hardened("registries", "a blob of the image to push has decayed", code=1)
 
 
 @pytest.mark.parametrize("password", [_PASSWORD, "wrong-sesame", None])
@@ -355,7 +359,7 @@ run(sys.argv[1:])
 """
 
 
-def test_a_pull_that_was_killed_is_taken_up_by_the_next(registry: int, tmp_path: Path) -> None:
+def test_a_pull_that_was_killed_is_taken_up_by_the_next(registry: int, tmp_path: Path, hardened: Recorder) -> None:
     image, digest, layers = _image(tmp_path / "a", ("torch", 8 * MIB))
     name = _push(image, registry).name
     words = ["pull", name, str(tmp_path / "back")]
@@ -370,6 +374,7 @@ def test_a_pull_that_was_killed_is_taken_up_by_the_next(registry: int, tmp_path:
         assert _files(tmp_path / "back") == _files(image)
     finally:
         counting.close()
+    hardened("registries", "SIGKILL in the middle of a pull", bound="2 MB come again")
 
 
 def test_the_commands_print_the_name_by_digest(
