@@ -161,10 +161,10 @@ def test_many_symbols_with_one_long_name(tmp_path: Path) -> None:
     ):
         data[at : at + len(part)] = part
     tracemalloc.start()
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(ElfError, match="names"):
         parse(bytes(data), "x").symbols.undefined()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 600 << 20
-    assert time.monotonic() - started < MAX_SECONDS
+    assert time.process_time() - started < MAX_SECONDS
