@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.hardening.plugin import (  # noqa: F401 - pytest finds hooks and fixtures by their names
     hardened,
@@ -21,6 +22,10 @@ from tests.hardening.plugin import (  # noqa: F401 - pytest finds hooks and fixt
     recorded_rows,
     sample,
 )
+
+# The same examples in every run, however long each takes: `python -m tests.fuzz` is for new ones.
+settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 
 @pytest.hookimpl(optionalhook=True)

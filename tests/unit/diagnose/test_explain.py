@@ -192,7 +192,7 @@ def test_json_and_sarif_come_out_whole(capsys: pytest.CaptureFixture[str]) -> No
     assert json.loads(capsys.readouterr().out)["version"] == "2.1.0"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.sampled_from([*(BUSY.format(n) for n in range(3)), NO_NVCC, traceback("KeyError: 12\n"), "\n", "é\n"]))
 )
@@ -233,7 +233,7 @@ def test_long_lines_are_bounded_by_their_characters(monkeypatch: pytest.MonkeyPa
     assert sifted.dropped == 1000 - len(numbers)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.sets(st.text("ab1é.|\\ [", min_size=1, max_size=4), max_size=150),
     st.lists(st.text("ab12é.|\\ [", max_size=30), max_size=5),
@@ -286,7 +286,7 @@ PATTERNS = [
 ]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_no_match_lacks_its_literal(data: st.DataObject) -> None:
     """Whatever a pattern matches (made by hypothesis from the regular expression) holds the literal we search first."""

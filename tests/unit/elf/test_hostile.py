@@ -18,7 +18,7 @@ from stack_builder.elf.object import parse
 from tests.fuzz.elf import MAX_SECONDS, examine
 from tests.unit.elf.conftest import FIXTURES, shared_compiler
 
-RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+RELAXED = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 DT_HASH, DT_STRSZ, DT_GNU_HASH, DT_VERNEEDNUM = 4, 10, 0x6FFFFEF5, 0x6FFFFFFF
 
 

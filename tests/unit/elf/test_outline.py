@@ -92,7 +92,7 @@ def test_real_extension_modules() -> None:
 
 
 @given(st.lists(st.integers(1, 5000), max_size=60))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_however_the_bytes_come(sizes: list[int]) -> None:
     data = bytes(range(256)) * 20 + fat([90, 120, 121]) + b"\x50\xed\x55\xba" * 40 + fat([80])[:-7]
     rest, passing = passed(data, sizes)

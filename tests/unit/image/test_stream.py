@@ -6,7 +6,7 @@ import io
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stack_builder.errors import IntegrityError
@@ -35,7 +35,6 @@ def write(*parts: tuple[bool, bytes]) -> tuple[bytes, Written]:
     return sink.getvalue(), written
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.binary(max_size=3000)), max_size=12))
 def test_gzip_reads_back_what_was_written_and_both_digests_are_those_of_the_bytes(
     parts: list[tuple[bool, bytes]],

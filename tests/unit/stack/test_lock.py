@@ -71,7 +71,7 @@ def test_what_is_refused(change: Any, message: str) -> None:
     assert len(str(error.value).splitlines()) == 1
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.one_of(st.text(max_size=100), st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps)))
 def test_any_text_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError):

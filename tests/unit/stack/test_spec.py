@@ -123,7 +123,7 @@ def test_files_that_are_no_stack(tmp_path: Path) -> None:
         spec.load(tmp_path)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.text(max_size=200))
 def test_any_text_is_a_stack_or_one_line(text: str) -> None:
     try:

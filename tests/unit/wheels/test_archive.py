@@ -55,7 +55,7 @@ def patched(data: bytearray, offset: int, form: str, value: int) -> bytearray:
 PATHS = st.from_regex(r"[a-z]{1,6}(/[a-z0-9_]{1,6}){0,3}\.(py|so)", fullmatch=True)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.dictionaries(PATHS, st.binary(max_size=3000), max_size=8),
     st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]),
