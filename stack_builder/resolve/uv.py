@@ -51,6 +51,7 @@ _KEEP = frozenset(
         "SYSTEM_CERTS",
     )
 )
+_UNAUTHORISED = re.compile(r"could not be queried due to a lack of valid authentication credentials")
 _UNREACHABLE = re.compile(r"Failed to fetch|error sending request|client error \(Connect\)|tcp connect error|timed out")
 
 
@@ -117,6 +118,9 @@ class Uv:
     def _failure(self, explanation: str) -> StackbError:
         for line in explanation.strip().splitlines():
             self.progress.note(f"uv: {line}")
+        if _UNAUTHORISED.search(explanation):  # for uv a package that it may not look for is one that is not there
+            fix = "give the index's credentials in its URL or in ~/.netrc"
+            return MachineError("an index does not answer without valid credentials", where="stack.toml", fix=fix)
         if "No solution found" in explanation:
             return process.unsatisfiable(conflict(explanation))
         first = next((line for line in explanation.splitlines() if line.startswith("error: ")), "error: it failed")

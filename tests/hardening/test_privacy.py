@@ -113,7 +113,7 @@ COMMANDS: dict[str, tuple[list[str], int]] = {
     "explain": (["explain", "server.log"], 1),
     "explain as JSON": (["explain", "server.log", "--format", "json"], 1),
     "explain as SARIF": (["explain", "server.log", "--format", "sarif"], 1),
-    "lock from an index with a password": (["lock", "tiny"], 2),
+    "lock from an index with a password": (["lock", "tiny"], 3),
     "lock --check as JSON": (["lock", "tiny", "--check", "--format", "json"], 0),
     "doctor of wheels and host as JSON": (["doctor", "wheels:wheels", "--format", "json"], 0),
     "doctor of a missing folder": (["doctor", f"venv:/home/{USER}/none"], 2),
