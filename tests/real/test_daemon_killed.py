@@ -103,9 +103,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def bridges() -> set[str]:
-    """Network interfaces of this machine."""
-    return {name for _, name in socket.if_nameindex()}
+def bridged() -> bool:
+    """Whether this machine's own engine has its bridge."""
+    return "docker0" in {name for _, name in socket.if_nameindex()}
 
 
 @pytest.mark.docker
@@ -118,7 +118,7 @@ def test_a_daemon_killed_while_it_loads(
     private_cache: Path,
     hardened: Recorder,
 ) -> None:
-    interfaces = bridges()
+    before = bridged()
     made = [make_wheel("demo", {"demo.bin": random.Random(1).randbytes(SIZE)}), make_wheel("tool", {"tool.py": b""})]
     kit.write_stack(tmp_path / "tiny", [kit.wheel_record(path) for path in made])
     argv = [sys.executable, "-m", "stack_builder", "build", tmp_path / "tiny", "--base", f"oci:{base_layout}"]
@@ -150,6 +150,6 @@ def test_a_daemon_killed_while_it_loads(
     index = json.loads((tmp_path / "out/index.json").read_bytes())
     manifest = tmp_path / "out/blobs" / index["manifests"][0]["digest"].replace(":", "/")
     assert engine.image_id() == json.loads(manifest.read_bytes())["config"]["digest"]
-    assert bridges() == interfaces
+    assert bridged() == before
     fault = "the engine is killed while it loads an image: at its first bytes, and half-way"
     hardened("docker", fault, tried=len(moments), survived=len(moments), code=3, shown=lines.pop())
