@@ -12,14 +12,13 @@ from hypothesis import HealthCheck, settings
 
 from tests.hardening.plugin import (  # noqa: F401 - pytest finds hooks and fixtures by their names
     hardened,
+    held_to_the_document,
     pytest_addoption,
-    pytest_collection_modifyitems,
     pytest_configure,
     pytest_deselected,
     pytest_runtest_makereport,
     pytest_sessionfinish,
     pytest_testnodedown,
-    recorded_rows,
     sample,
 )
 

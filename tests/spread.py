@@ -8,10 +8,9 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = {
-    "the hardening table": ("tests/hardening/", "tests/unit/cache/test_cache.py", "tests/unit/wheels/test_fetch.py"),
     "the small base": ("tests/real/test_image.py", "tests/real/test_readme.py", "tests/real/test_winner_image.py"),
 }
-"""Files, and folders, that one process gets: by what they share there."""
+"""Files that one process gets: by what they share there."""
 APART = ("tests/real/test_sglang_releases.py",)
 """Files whose cases share something only with those of the same parameter, the release."""
 
@@ -23,4 +22,4 @@ class Spread(LoadScopeScheduling):
         path, _, test = nodeid.partition("::")
         if path in APART:
             return f"{path} {test.partition('[')[2]}"
-        return next((shared for shared, paths in TOGETHER.items() if path.startswith(paths)), path)
+        return next((shared for shared, paths in TOGETHER.items() if path in paths), path)

@@ -38,11 +38,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_ROWS], config.stash[_SHORT] = {}, set()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let whoever reads the table come when it is complete."""
-    items.sort(key=lambda item: "recorded_rows" in getattr(item, "fixturenames", ()))
-
-
 def pytest_deselected(items: list[pytest.Item]) -> None:
     for item in items:
         item.config.stash[_SHORT].add(_name(item))
@@ -76,8 +71,26 @@ def pytest_testnodedown(node: Any) -> None:
         rows.setdefault(test, []).extend(Row(**row) for row in found)
 
 
+@pytest.fixture(scope="module")
+def held_to_the_document(request: pytest.FixtureRequest) -> Iterator[None]:
+    """When the tests of a file have run: the same rows as in the document, to the word.
+
+    Counts of samples may differ, others may not. Of a test of which not every case ran, nothing can be said.
+    """
+    yield
+    config, file = request.config, _file(request.path)
+    if config.getoption("--hardening-table") or any("[" in word for word in config.args):
+        return
+    committed = table.parse(table.DOCUMENT.read_text(encoding="utf-8"))
+    renew = "run pytest tests --exhaustive --hardening-table docs/hardening.md"
+    for test, rows in config.stash[_ROWS].items():
+        if test.partition("::")[0] == file and test not in config.stash[_SHORT]:
+            seen = [row.lasting for row in table.merged(rows)]
+            assert [row.lasting for row in committed if row.test == test] == seen, renew
+
+
 @pytest.fixture
-def hardened(request: pytest.FixtureRequest, tmp_path: Path) -> Recorder:
+def hardened(request: pytest.FixtureRequest, tmp_path: Path, held_to_the_document: None) -> Recorder:
     """Record a row: ``hardened(group, fault, tried=, survived=, cases=, code=, shown=, bound=)``.
 
     See :class:`~tests.hardening.table.Row`. Rows of one test and fault add up. What was not survived fails the test.
@@ -116,16 +129,12 @@ def sample(request: pytest.FixtureRequest) -> Sample:
     return choose
 
 
-@pytest.fixture
-def recorded_rows(request: pytest.FixtureRequest) -> dict[str, list[Row]]:
-    """Rows by test, of the tests of this run of which every case ran."""
-    short = request.config.stash[_SHORT]
-    return {test: table.merged(rows) for test, rows in request.config.stash[_ROWS].items() if test not in short}
-
-
 def _name(item: pytest.Item) -> str:
-    path = item.path.relative_to(table.ROOT / "tests")
-    return f"{path}::{getattr(item, 'originalname', item.name)}"
+    return f"{_file(item.path)}::{getattr(item, 'originalname', item.name)}"
+
+
+def _file(path: Path) -> str:
+    return str(path.relative_to(table.ROOT / "tests"))
 
 
 def _timeless(line: str, folder: Path) -> str:

@@ -37,8 +37,8 @@ GROUPS = {
 _HEAD = """\
 # Hardening
 
-Faults and hostile input that the tests try, and what comes of them. The tests write this file; one of them compares
-it with what they have seen:
+Faults and hostile input that the tests try, and what comes of them. The tests write this file, and compare it with
+what they have seen:
 
     pytest tests --exhaustive --hardening-table docs/hardening.md
 

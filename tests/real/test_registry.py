@@ -32,6 +32,7 @@ from stack_builder.registry import session
 from stack_builder.registry.reference import parse
 from stack_builder.registry.verbs import Moved, pull, push
 from stack_builder.stack.receipt import LayerRecord
+from tests import ports
 from tests.hardening.plugin import Recorder
 
 MIB = 1 << 20
@@ -49,17 +50,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 @contextlib.contextmanager
 def _registry(folder: Path, users: str | None = None) -> Iterator[int]:
     folder.mkdir()
-    port = _free_port()
+    port = ports.free()
     auth = ""
     if users:
         (folder / "users").write_text(users)

@@ -112,21 +112,11 @@ def test_connections_are_kept_or_fresh(llm: ModuleType, fresh: bool, opened: int
     assert connections == opened
 
 
-def test_nobody_listens(unused_port: int) -> None:
+def test_nobody_listens() -> None:
     async def go() -> Run:
-        return await run(Pool(Endpoint.of(f"http://127.0.0.1:{unused_port}")), Load(clients=2, requests=4), PROMPTS)
+        return await run(Pool(Endpoint.of("http://127.0.0.1:1")), Load(clients=2, requests=4), PROMPTS)
 
     assert figures(asyncio.run(go())).errors == {"refused": 4}
-
-
-@pytest.fixture
-def unused_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
 
 
 def test_open_loop_sends_whatever_is_in_flight(llm: ModuleType) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests import ports
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "server"
 STACK = """\
@@ -53,10 +54,7 @@ def venv(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
+    return ports.free()
 
 
 @pytest.fixture
