@@ -8,6 +8,7 @@ whole, then its lines, and only of a line that holds any of the strings is it as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -87,8 +88,15 @@ class _Branch:
 
 
 def _tester(literals: Iterable[str]) -> Callable[[str], bool]:
-    """Make the automaton."""
-    alternatives = "|".join("".join(f"\\x{{{ord(char):x}}}" for char in literal) for literal in literals)
+    """Make the automaton.
+
+    The expression is kept short: pydantic copies it into the error that it prepares wherever nothing matches.
+    """
+    alternatives = "|".join(re.sub(r"[^\w ]", _escaped, literal, flags=re.ASCII) for literal in literals)
     if not alternatives:
         return lambda _text: False
     return SchemaValidator(core_schema.str_schema(pattern=alternatives, regex_engine="rust-regex")).isinstance_python
+
+
+def _escaped(char: re.Match[str]) -> str:
+    return f"\\{char[0]}" if char[0].isascii() and char[0].isprintable() else f"\\x{{{ord(char[0]):x}}}"
