@@ -152,15 +152,15 @@ def _serve(plan: LaunchPlan, place: Place, *, patience: float, detach: bool, for
     from stack_builder.serve import session
 
     log = resources.state() / "servers" / f"{plan.request.port}.log"
-    try:
-        started = session.start(plan, place.launcher(), log, patience=patience, progress=progress.for_terminal())
-    except session.StartFailedError as error:
-        emit(error.report, format)
-        return ExitCode.FINDINGS
-    code = _show(started.report, format)
-    if detach:
-        return code
-    ended = session.attach(started, plan, log)
+    with session.terminate_as_interrupt():
+        try:
+            started = session.start(plan, place.launcher(), log, patience=patience, progress=progress.for_terminal())
+        except session.StartFailedError as error:
+            emit(error.report, format)
+            return ExitCode.FINDINGS
+        if detach:
+            return _show(started.report, format)
+        ended = session.attach(started, plan, log, lambda: _show(started.report, format))
     if ended is None:
         return ExitCode.INTERRUPTED
     emit(ended, format)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -13,6 +14,7 @@ from stack_builder.errors import MachineError
 from stack_builder.serve.plan import LaunchPlan
 from stack_builder.serve.processes import ProcessId, end_session, listener, session_members
 
+_REAPED = 2.0  # seconds in which the kernel gives the exit code of a process that was killed
 # seconds; a server with CUDA graphs took 5-6 s on an H200
 STOP_PATIENCE = float(os.environ.get("STACKB_STOP_PATIENCE", "30"))
 _SHARED_MEMORY = "32g"  # NCCL and SGLang's own queues; Docker's default of 64 MB ends in "bus error"
@@ -74,7 +76,9 @@ class LocalServer:
         # The leader may be long dead while its schedulers live: its number is still their session's.
         killed = end_session(self.identity, patience=STOP_PATIENCE)
         if self.child is not None:
-            self.child.wait()
+            # Dead by now. Not waited for without end: Ctrl-C inside poll() can leave the lock taken that wait() takes.
+            with suppress(subprocess.TimeoutExpired):
+                self.child.wait(timeout=_REAPED)
         return killed
 
 

@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,24 +77,29 @@ def start(plan: LaunchPlan, launcher: Launcher, log: Path, *, patience: float, p
     return Started(server, readiness, facts, running_report(plan, facts, readiness))
 
 
-def attach(started: Started, plan: LaunchPlan, log: Path) -> Report | None:
-    """Stream the log until the server ends or the user interrupts.
+def attach(started: Started, plan: LaunchPlan, log: Path, show: Callable[[], object]) -> Report | None:
+    """Show the report, then stream the log until the server ends or the user interrupts.
+
+    On every way out the server and all its children are gone.
 
     Returns:
-        None after SIGINT or SIGTERM (the server was stopped), else the report on why it ended.
+        None after SIGINT (the server was stopped), else the report on why it ended.
     """
-    lines = LogTail(log)
+    port, lines = plan.request.port, LogTail(log)
     try:
-        with _terminate_as_interrupt():
-            while started.server.alive:
-                _show(lines)
-                time.sleep(_POLL)
+        show()
+        while started.server.alive:
+            _show(lines)
+            time.sleep(_POLL)
         _show(lines)
     except KeyboardInterrupt:
-        registry.stop(started.server, plan.request.port)
+        registry.stop(started.server, port)
         return None
+    except BaseException:
+        registry.stop(started.server, port)
+        raise
     code = started.server.exit_code
-    registry.stop(started.server, plan.request.port)
+    registry.stop(started.server, port)
     ending = "its process is gone" if code is None else f"exit code {code}" if code >= 0 else f"signal {-code}"
     return _explained("RUN006", ending, plan, log)
 
@@ -155,8 +160,8 @@ def _show(lines: LogTail) -> None:
 
 
 @contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end an attached server as Ctrl-C does."""
+def terminate_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM end a server that starts, or is attached, as Ctrl-C does."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -55,6 +55,17 @@ def test_attached_server_is_stopped_with_all_its_children(serve: Serve, port: in
     assert report["facts"]["accept_length"] == 2.0
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_is_interrupted_leaves_nothing(serve: Serve, port: int, number: signal.Signals) -> None:
+    child = serve(*BASELINE, mode="silent")
+    wait_for(lambda: processes_of(f"--port {port}"))
+    child.send_signal(number)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 130, errors
+    assert errors.splitlines()[-1] == "stackb: interrupted"
+    assert processes_of(f"--port {port}") == []
+
+
 def test_detached_server_is_listed_and_stopped(serve: Serve, port: int) -> None:
     child = serve(*BASELINE, "--detach", "--format", "json")
     output, errors = child.communicate(timeout=60)
