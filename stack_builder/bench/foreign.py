@@ -17,7 +17,7 @@ from typing import Any
 
 from stack_builder import jsontext
 from stack_builder.bench.metrics import Figures, Latency
-from stack_builder.bench.results import MAX_FILE, ArmResult, Results, RunResult, Settings, from_json, to_json
+from stack_builder.bench.results import MAX_FILE, ArmResult, Results, RunResult, Settings, check, from_json
 from stack_builder.bench.server import ServerFacts
 from stack_builder.errors import UsageError
 
@@ -58,7 +58,7 @@ def import_file(path: Path) -> Results:
             return from_json(text, path)
         source, rows, facts = _read(document, text, path)
         results = _results(source, rows, facts, path, hashlib.sha256(data).hexdigest())
-        to_json(results)  # figures that are no finite numbers are refused there
+        check(results, path)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, csv.Error) as error:
         raise UsageError(f"is not what it looks like: {error!r}"[:300], where=path) from error
     return results
@@ -112,12 +112,14 @@ def _guidellm(entry: Mapping[str, Any]) -> _Row:
     strategy = entry["config"]["strategy"]
     level = strategy.get("streams") or round(metrics["request_concurrency"]["successful"]["mean"]) or 1
     throughput = metrics["output_tokens_per_second"]["successful"]["mean"]
-    tokens = round(metrics["output_token_count"]["successful"]["mean"] * totals["successful"])
+    # as numbers, before they are multiplied: a list or a word times a count is a very long one
+    completed = int(totals["successful"])
+    tokens = round(float(metrics["output_token_count"]["successful"]["mean"]) * completed)
     figures = _figures(
-        completed=totals["successful"],
+        completed=completed,
         failed=totals["errored"],
         seconds=entry.get("duration") or (tokens / throughput if throughput else 0.0),
-        prompt_tokens=round(metrics["prompt_token_count"]["successful"]["mean"] * totals["successful"]),
+        prompt_tokens=round(float(metrics["prompt_token_count"]["successful"]["mean"]) * completed),
         tokens=tokens,
         throughput=throughput,
         latencies={

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 MAX_FILE = 256 << 20  # bytes
+MAX_LEVEL = 1e6  # clients, or requests per second
+_MAX_NUMBER = 1e15  # of any figure, in its unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,39 @@ def from_json(text: str | bytes, where: object = None) -> Results:
         raise UsageError(f"not results of stackb bench: {error}", where=where) from error
     if results.schema_version != SCHEMA_VERSION:
         raise UsageError(f"results of schema version {results.schema_version}, not {SCHEMA_VERSION}", where=where)
+    check(results, where)
     return results
+
+
+def check(results: Results, where: object = None) -> None:
+    """Refuse what no bench can have measured: comparisons and charts take logarithms and ratios of these numbers.
+
+    Raises:
+        UsageError: no arm, a run of an arm that is not there, or a number out of bounds.
+    """
+    if not results.arms or not {run.arm for run in results.runs} <= {arm.name for arm in results.arms}:
+        raise UsageError("no results of a bench: runs of no known arm", where=where)
+    levels = (*results.settings.levels, *(run.level for run in results.runs))
+    wrong = [level for level in levels if not 0 < level <= MAX_LEVEL]
+    numbers = _numbers((*results.runs, replace(results.settings, seed=0)))  # a seed is any number
+    wrong += [number for number in numbers if not 0 <= number <= _MAX_NUMBER]
+    if wrong:
+        raise UsageError(f"no results of a bench: {wrong[0]:g} is no figure of one", where=where)
+
+
+def _numbers(value: object) -> Iterator[float]:
+    """Every number in a run."""
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _numbers(each)
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _numbers(each)
+    elif is_dataclass(value):
+        for part in fields(value):
+            yield from _numbers(getattr(value, part.name))
 
 
 def read(path: Path) -> Results:

@@ -21,13 +21,14 @@ _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|CREDENTIAL|PRIVATE", re.
 _LEAST = 6  # characters of a value or name that is looked for; shorter ones are words
 _COMMON = frozenset({"nobody", "ubuntu", "docker", "sglang", "localhost", "python", "server", "stackb"})
 _HOMES = re.compile(r"/(?:home|Users)/[^/\s:;,'\"<>|]+|/root(?=[/\s:;,'\"]|$)")
-_GIVEN = re.compile(r"(?i)((?:api[-_]key|token|password|secret)['\"]?\s*[=:]\s*['\"]?)(?!None\b)[^\s'\",)]{6,}")
+_CALLED = r"(?:api[-_]key|token|password|secret)"
 _PATTERNS = (
     (re.compile(r"(?<=://)[^/\s@'\"]+(?=@)"), HIDDEN),  # user:password@
     (re.compile(r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|nvapi-|xox[bp]-)[A-Za-z0-9_-]{10,}"), HIDDEN),
     (re.compile(r"(?i)(?<=bearer )[A-Za-z0-9._~+/=-]{6,}|(?<=basic )[A-Za-z0-9+/=]{12,}"), HIDDEN),
     (
-        re.compile(r"(?i)((?:api[-_]key|token|password|secret)['\"]?\s*[=: ]\s*['\"]?)(?!None\b)[^\s'\",)]{6,}"),
+        # after a space only as an option's value: a log line has "token usage: 0.00"
+        re.compile(rf"(?i)({_CALLED}['\"]?\s*[=:]\s*['\"]?|--[\w-]*{_CALLED}\s+['\"]?)(?!None\b)[^\s'\",)]{{6,}}"),
         rf"\1{HIDDEN}",
     ),
 )

@@ -23,7 +23,7 @@ MAX_RECEIPT = 16 << 20  # bytes
 SAME_BYTES = "same bytes"
 
 _STRICT = ConfigDict(extra="forbid")
-_Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]
+_Word = Annotated[str, StringConstraints(pattern=r"^[^\s/]+$")]  # a package URL of slashes alone names nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def test_both_arms_were_ready_answered_a_stream_and_stopped(record: dict[str, An
         assert record[f"{arm}: chat"]["finished"]
         assert record[f"{arm}: chat"]["usage"]["completion_tokens"] == 64
         assert record[f"{arm}: stop"]["exit"] == 0
-    assert record["status"]["report"].count("\trunning\t") == 4
+    assert record["status"]["report"].count("\trunning\tcu130-sglang-0.5.17\t") == 4
 
 
 def test_the_constructed_pair_is_accepted_and_the_random_one_is_not(record: dict[str, Any]) -> None:
@@ -46,7 +46,22 @@ def test_a_flag_that_does_nothing_on_one_gpu_was_contradicted(record: dict[str, 
     result = record["fusion flag"]
     assert result["exit"] == 1
     assert "RUN001" in rules(result)
-    assert [row["state"] for row in result["report"]["facts"]["activity"]] == ["inactive"]
+    rows = {row["feature"]: row for row in result["report"]["facts"]["activity"]}
+    assert [name for name, row in rows.items() if row["state"] != "active"] == ["flashinfer-allreduce-fusion"]
+    assert rows["flashinfer-allreduce-fusion"]["state"] == "inactive"
+
+
+def test_every_row_of_what_is_active_has_a_source(record: dict[str, Any]) -> None:
+    facts = record["eagle3"]["report"]["facts"]
+    sources = {row["feature"]: row["source"] for row in facts["activity"]}
+    assert sources["speculation"] == "requests"
+    assert sources["cuda-graph"] == "log"
+    assert sources["speculative_num_steps"] == sources["attention_backend"] == "/server_info"
+    # four books of one thing: what the series of requests counted, and three of the server's own
+    lengths = facts["accept_length_by"]
+    assert set(lengths) == {"requests", "/v1/loads", "/metrics", "/server_info"}
+    assert max(lengths.values()) - min(lengths.values()) < 0.1
+    assert facts["running_requests_by"] == {"/v1/loads": 1}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +71,8 @@ def test_a_flag_that_does_nothing_on_one_gpu_was_contradicted(record: dict[str, 
         ("wrong vocabulary", 1, "SGL045"),
         ("unknown option", 1, "SGL001"),
         ("memory fraction too high", 1, "RUN007"),
-        ("wrong vocabulary, unchecked", 1, "RUN007"),
+        ("wrong vocabulary, insisted on", 1, "RUN007"),
+        ("check: two ranks", 1, "RUN014"),
     ],
 )
 def test_each_broken_launch_was_stopped_or_explained(
@@ -64,6 +80,22 @@ def test_each_broken_launch_was_stopped_or_explained(
 ) -> None:
     assert record[name]["exit"] == exit_code
     assert rule in rules(record[name])
+
+
+def test_the_checks_alone_start_nothing_and_stop_at_no_warning(record: dict[str, Any]) -> None:
+    """The environment is trimmed and no lock's, and preflight says so; the same findings let four servers start."""
+    report = record["check"]["report"]
+    assert report["facts"]["checked"] == ["lock", "environment", "patches", "launch line", "memory", "room"]
+    assert rules(record["check"]) == {"RUN012", "ABI010"}
+    assert {finding["severity"] for finding in report["findings"]} == {"warning"}
+    assert report["skipped"] == []
+    assert "ready_after_s" not in report["facts"]
+
+
+def test_an_error_that_is_insisted_on_is_what_the_server_dies_of(record: dict[str, Any]) -> None:
+    assert {"SGL045", "SGL047"} <= rules(record["wrong vocabulary"])
+    assert "--despite SGL045 --despite SGL047" in record["wrong vocabulary"]["stderr"]
+    assert record["wrong vocabulary, insisted on"]["report"]["findings"][0]["cause"] == "draft_target_mismatch"
 
 
 def test_an_occupied_port_was_refused(record: dict[str, Any]) -> None:
