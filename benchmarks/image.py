@@ -32,9 +32,10 @@ import docker
 
 from stack_builder import resources
 from stack_builder.image import daemon, oci
-from stack_builder.image.base.model import BaseRequest
+from stack_builder.image.ahead import Ahead
+from stack_builder.image.base.model import BaseRequest, architecture
 from stack_builder.image.base.providers import choose, source
-from stack_builder.image.build import Built, build
+from stack_builder.image.build import build
 from stack_builder.image.subject import Subject
 from stack_builder.image.wheel_layers import Options
 from stack_builder.image.workspace import Workspace
@@ -202,11 +203,6 @@ def measured(way: str, work: Callable[..., str], *arguments: object) -> Row:
     )
 
 
-def run(bench: Bench, space: Workspace, subject: Subject, wheels: dict[str, Path]) -> Built:
-    """One build by stackb."""
-    return build(subject, wheels, Options(base=bench.base, bytecode=bench.bytecode), space, Lines())
-
-
 def changed(bench: Bench, name: str) -> tuple[Subject, dict[str, Path]]:
     """The same stack with another build of one wheel: it holds one module more."""
     old = next(w for w in bench.subject.wheels if w.name == name)
@@ -250,7 +246,7 @@ def stackb(bench: Bench) -> Iterator[Row]:
     space = cache_with_base(bench, "artifact")
 
     def work(subject: Subject, wheels: dict[str, Path]) -> str:
-        built = run(bench, space, subject, wheels)
+        built = build(subject, wheels, Options(base=bench.base, bytecode=bench.bytecode), space, Lines())
         return f"{len(built.written)} layers written, {built.image.manifest_digest[7:19]}"
 
     yield measured("stackb: artifact, cold", work, bench.subject, bench.wheels)
@@ -266,8 +262,11 @@ def stackb_docker(bench: Bench) -> Iterator[Row]:
     import_base(bench)
 
     def into(subject: Subject, wheels: dict[str, Path]) -> str:
-        built = run(bench, space, subject, wheels)
-        return daemon.send(daemon.connect(), space.blobs, built.image, TAG, Lines())
+        with Ahead(daemon.connect(), space.blobs, architecture(subject.platform)) as ahead:
+            options = Options(base=bench.base, bytecode=bench.bytecode)
+            built = build(subject, wheels, options, space, Lines(), ahead.arrived)
+            ahead.settle()
+            return daemon.send(daemon.connect(), space.blobs, built.image, TAG, Lines())
 
     images = []  # each takes the name from the one before
     for what, name in (("cold", None), *((f"{name} changed", name) for name in (SMALL_PIN, bench.large_pin))):

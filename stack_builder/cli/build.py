@@ -114,9 +114,11 @@ def command(
         return
     remember(place)
     wheels = _fetch(lock, spec, store, offline, folder, said)
-    built = build(Subject.of_stack(spec, lock, target, patches, wheels), wheels, options, space, said)
+    subject = Subject.of_stack(spec, lock, target, patches, wheels)
     before = goal.receipt.read_bytes() if goal.receipt is not None and goal.receipt.is_file() else None
-    line = image_output.write(built, goal, space.blobs, said)
+    with image_output.sending_ahead(goal, space.blobs, subject.platform) as ahead:
+        built = build(subject, wheels, options, space, said, ahead.arrived if ahead else None)
+        line = image_output.write(built, goal, space.blobs, said, ahead)
     if goal.receipt is not None:
         _papers(built, lock, spec, goal.receipt, before, sign_with)
     write(built_text(built, line))

@@ -75,8 +75,17 @@ def reference(stack: str, gpu: str) -> str:
     return f"stackb/{stack}:{gpu}"
 
 
+Arrived = Callable[[tuple[LayerRecord, ...]], None]
+"""Told of the layers that are in the store, lowest first, each time that they have become more."""
+
+
 def build(
-    subject: Subject, wheels: Mapping[str, Path], options: Options, space: Workspace, progress: Progress
+    subject: Subject,
+    wheels: Mapping[str, Path],
+    options: Options,
+    space: Workspace,
+    progress: Progress,
+    arrived: Arrived | None = None,
 ) -> Built:
     """Build an image into the store of ``space``. Neither resolves nor downloads wheels.
 
@@ -86,6 +95,7 @@ def build(
         options: how.
         space: the cache.
         progress: where to report to.
+        arrived: told of layers before the image is whole.
 
     Raises:
         UsageError: the base has no such Python, or there are too many layers.
@@ -96,7 +106,7 @@ def build(
         raise UsageError(f"bytecode cannot be compiled here: {reason}", fix="run as root or give --no-bytecode")
     space.blobs.sweep()
     base = _base(subject, options, space, progress)
-    return _Build(Work.of(subject, wheels, options, space, progress, base)).run()
+    return _Build(Work.of(subject, wheels, options, space, progress, base)).run(arrived)
 
 
 def forecast(subject: Subject, store: Store, options: Options, space: Workspace, progress: Progress) -> Forecast:
@@ -155,17 +165,21 @@ class _Build:
         self._written: list[str] = []
         self._wheels = WheelLayers(work, self._written)
 
-    def run(self) -> Built:
+    def run(self, arrived: Arrived | None) -> Built:
         layout = self._wheels.layout()
-        plans = self._wheels.plans()
-        layers = (
-            *self._base.layers,
-            self._skeleton(),
-            *self._wheels.records(plans, layout.dropped),
-            *self._patches(layout.dropped),
-            self._finish(layout),
-        )
+        layers: tuple[LayerRecord, ...] = ()
+        for layer in self._layers(layout):
+            layers = (*layers, layer)
+            if arrived is not None:
+                arrived(layers)
         return self._assemble(layers, layout)
+
+    def _layers(self, layout: Layout) -> Iterator[LayerRecord]:
+        yield from self._base.layers
+        yield self._skeleton()
+        yield from self._wheels.records(self._wheels.plans(), layout.dropped)
+        yield from self._patches(layout.dropped)
+        yield self._finish(layout)
 
     # --- the layers that are no wheels' ----------------------------------------------------------------------------
 

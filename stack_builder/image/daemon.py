@@ -80,7 +80,7 @@ def _pull(client: docker.DockerClient, registry: Registry, image: Image, tag: st
     """Let the engine pull; None where it does not reach the registry: it is elsewhere, in a VM or on another host."""
     import docker
 
-    source = f"{registry.address}/{_NAME}@{image.manifest_digest}"
+    source = registry.reference
     with progress.task("into the Docker engine", sum(layer.size for layer in image.layers)) as task:
         try:
             for event in client.api.pull(source, stream=True, decode=True):
@@ -134,11 +134,17 @@ class Registry:
         self._server.daemon_threads = True
         self._thread = Thread(target=self._server.serve_forever, daemon=True)
         self.sizes = {layer.digest.removeprefix("sha256:")[:12]: layer.size for layer in image.layers}
+        self._digest = image.manifest_digest
 
     @property
     def address(self) -> str:
         """``127.0.0.1:PORT``; engines speak plain HTTP to it by default."""
         return f"127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def reference(self) -> str:
+        """How an engine on this machine names the image."""
+        return f"{self.address}/{_NAME}@{self._digest}"
 
     def __enter__(self) -> Registry:
         self._thread.start()

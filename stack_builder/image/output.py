@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +13,8 @@ from pathlib import Path
 from stack_builder.errors import MachineError, UsageError
 from stack_builder.files import atomic_writer
 from stack_builder.image import daemon, oci
+from stack_builder.image.ahead import Ahead
+from stack_builder.image.base.model import architecture
 from stack_builder.image.build import Built
 from stack_builder.image.store import BlobStore
 from stack_builder.progress import Progress, amount_text
@@ -74,8 +78,29 @@ def parse(text: str) -> Output:
     return Output(Kind.LAYOUT, str(path))
 
 
-def write(built: Built, output: Output, store: BlobStore, progress: Progress) -> str:
+@contextmanager
+def sending_ahead(output: Output, store: BlobStore, platform: str) -> Iterator[Ahead | None]:
+    """Give what sends layers to an engine while the context lasts; None for another kind of output.
+
+    Raises:
+        MachineError: no engine answers, which is better known before a build than after.
+    """
+    if output.kind is not Kind.DOCKER:
+        yield None
+        return
+    with Ahead(daemon.connect(), store, architecture(platform)) as ahead:
+        yield ahead
+
+
+def write(built: Built, output: Output, store: BlobStore, progress: Progress, ahead: Ahead | None = None) -> str:
     """Bring an image to its place, with its receipt where the place can hold one.
+
+    Args:
+        built: the image.
+        output: the place.
+        store: has the blobs.
+        progress: where to report to.
+        ahead: what has sent layers before.
 
     Returns:
         one line that says where it is.
@@ -105,6 +130,8 @@ def write(built: Built, output: Output, store: BlobStore, progress: Progress) ->
             receipt.save(Path(f"{path}.{RECEIPT}"), built.receipt)
             return f"archive: {path} (any engine: docker load -i {path})"
         case Kind.DOCKER:
+            if ahead is not None:
+                ahead.settle()
             identity = daemon.send(daemon.connect(), store, image, output.name, progress)
             return f"Docker: {output.name} ({identity})"
 

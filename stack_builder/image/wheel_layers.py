@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +18,9 @@ from stack_builder.image.store import layer_record
 from stack_builder.image.stream import Written
 from stack_builder.image.subject import Subject
 from stack_builder.image.workspace import (
+    Compiler,
     WheelJob,
     Workspace,
-    compile_wheel,
     finished,
     key,
     load_contents,
@@ -176,13 +175,14 @@ class WheelLayers:
                     self._place,
                     self._space.contents(a.sha256, self._place),
                 ): a
-                for a in _largest_first(missing)
+                # the last to end should not be the one that takes longest
+                for a in sorted(missing, key=lambda a: (-a.size, a.name))
             }
             for done in finished(jobs):
                 task.advance(jobs[done].size)
 
     def records(self, plans: tuple[LayerPlan, ...], dropped: Mapping[str, tuple[str, ...]]) -> Iterator[LayerRecord]:
-        """Give the layers, lowest first, writing those that no earlier build wrote.
+        """Give the layers, lowest first and each as soon as it is there, writing those that no earlier build wrote.
 
         Args:
             plans: which wheels go where.
@@ -194,17 +194,15 @@ class WheelLayers:
         """
         keys = [self._layer_key(each, dropped) for each in plans]
         layers = {number: layer for number, each in enumerate(keys) if (layer := self._space.memory.get(each))}
-        missing = {number: each for number, each in enumerate(plans) if number not in layers}
-        if missing:
-            uncompiled = self._uncompiled([wheel for each in missing.values() for wheel in each.wheels])
-            with workers(self._work.options.jobs, max(len(missing), len(uncompiled))) as pool:
-                self._compile(pool, uncompiled)
-                for number, written in self._write(pool, missing, dropped):
-                    layers[number] = written
-                    if self._work.options.keep:
-                        self._space.memory.put(keys[number], written)
-                    self._written.append(plans[number].title)
-        return (layer_record(each.title, layers[number], each.wheels) for number, each in enumerate(plans))
+        writing = self._write({n: each for n, each in enumerate(plans) if n not in layers}, dropped)
+        for number, each in enumerate(plans):
+            while number not in layers:
+                done, layers[done] = next(writing)
+                if self._work.options.keep:
+                    self._space.memory.put(keys[done], layers[done])
+                self._written.append(plans[done].title)
+            yield layer_record(each.title, layers[number], each.wheels)
+        next(writing, None)  # lets it come to its end
 
     def _layer_key(self, each: LayerPlan, dropped: Mapping[str, tuple[str, ...]]) -> str:
         rows = [self.key_of(wheel, dropped) for wheel in each.wheels]
@@ -215,68 +213,46 @@ class WheelLayers:
         pack = self._pack_key(wheel) if self._work.bytecode else None
         return [wheel.filename, wheel.sha256, dropped.get(wheel.name, ()), pack]
 
-    def _uncompiled(self, wheels: Iterable[WheelRecord]) -> list[WheelRecord]:
-        return [a for a in wheels if self._work.bytecode and not self._space.pack(self._pack_key(a)).is_file()]
-
-    def _compile(self, pool: Executor, todo: Sequence[WheelRecord]) -> None:
-        if not todo or self._work.base.rootfs is None:
-            return
-        root = self._work.base.rootfs.path
-        sizes = {a.filename: self._source_bytes(a) for a in todo}
-        with self._work.progress.task("compiling bytecode", sum(sizes.values())) as task:
-            jobs = {
-                pool.submit(
-                    compile_wheel,
-                    self._work.wheels[a.filename],
-                    self._space.contents(a.sha256, self._place),
-                    self._place.python,
-                    root,
-                    self._space.pack(self._pack_key(a)),
-                ): sizes[a.filename]
-                for a in sorted(todo, key=lambda a: sizes[a.filename], reverse=True)
-            }
-            for done in finished(jobs):
-                task.advance(jobs[done])
-
-    def _source_bytes(self, artifact: WheelRecord) -> int:
-        contents = load_contents(self._space.contents(artifact.sha256, self._place))
-        return sum(file.size for file in contents.files if file.path.endswith(".py"))
-
     def _write(
-        self, pool: Executor, plans: Mapping[int, LayerPlan], dropped: Mapping[str, tuple[str, ...]]
-    ) -> Iterable[tuple[int, Written]]:
-        def weight(number: int) -> int:
-            return sum(a.size for a in plans[number].wheels)
+        self, plans: Mapping[int, LayerPlan], dropped: Mapping[str, tuple[str, ...]]
+    ) -> Generator[tuple[int, Written]]:
+        """Compile and write layers; gives each as it ends.
 
-        with self._work.progress.task("writing layers", sum(map(weight, plans))) as task:
+        They are begun from the lowest up, since an engine can unpack one only on top of those below
+        (:mod:`stack_builder.image.ahead`).
+        """
+        if not plans:
+            return
+        sizes = {number: sum(a.size for a in each.wheels) for number, each in plans.items()}
+        with (
+            self._work.progress.task("writing layers", sum(sizes.values())) as task,
+            workers(self._work.options.jobs, len(plans)) as pool,
+        ):
             jobs = {
                 pool.submit(
                     write_layer,
                     self._space.blobs.root if self._work.options.keep else None,
-                    tuple(self.job(a, frozenset(dropped.get(a.name, ()))) for a in plans[number].wheels),
+                    tuple(self.job(a, frozenset(dropped.get(a.name, ()))) for a in each.wheels),
                 ): number
-                for number in sorted(plans, key=weight, reverse=True)
+                for number, each in sorted(plans.items())
             }
             for done in finished(jobs):
-                task.advance(weight(jobs[done]))
+                task.advance(sizes[jobs[done]])
                 yield jobs[done], done.result()
 
     def job(self, artifact: WheelRecord, dropped: frozenset[str]) -> WheelJob:
         """Describe a wheel to a worker."""
+        rootfs = self._work.base.rootfs
         return WheelJob(
             wheel=self._work.wheels[artifact.filename],
             filename=artifact.filename,
             kept=self._space.contents(artifact.sha256, self._place),
             dropped=dropped,
             pack=self._space.pack(self._pack_key(artifact)) if self._work.bytecode else None,
+            compiler=Compiler(self._place.python, rootfs.path) if rootfs is not None else None,
         )
 
     def _pack_key(self, artifact: WheelRecord) -> str:
         return key(
             "bytecode", self._work.chain, PROGRAM_SHA256, self._place.prefix, self._place.python, artifact.sha256
         )
-
-
-def _largest_first(wheels: Iterable[WheelRecord]) -> list[WheelRecord]:
-    """The last to end should not be the one that takes longest."""
-    return sorted(wheels, key=lambda a: (-(a.size), a.name))

@@ -167,25 +167,40 @@ def load_contents(kept: Path) -> Contents:
     return Contents.from_json(kept.read_text(encoding="utf-8"))
 
 
-@_task
-def compile_wheel(wheel: Path, kept: Path, python: str, root: Path, pack: Path) -> None:
-    """See :func:`stack_builder.image.bytecode.compile_wheel`."""
-    bytecode.compile_wheel(wheel, load_contents(kept), python, Rootfs(root), pack)
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """What compiles modules: the version of the base's Python, and the folder of the unpacked base."""
+
+    python: str
+    root: Path
 
 
 @dataclass(frozen=True, slots=True)
 class WheelJob:
-    """One wheel of a layer to be written; its contents are read by the worker."""
+    """One wheel of a layer to be written; its contents are read by the worker.
+
+    Attributes:
+        wheel: the file.
+        filename: its name as a wheel.
+        kept: where its contents are kept.
+        dropped: paths that another wheel writes.
+        pack: where its bytecode is kept or will be; None for a layer without.
+        compiler: makes the bytecode where it is missing.
+    """
 
     wheel: Path
     filename: str
     kept: Path
     dropped: frozenset[str]
     pack: Path | None
+    compiler: Compiler | None
 
     def source(self) -> WheelSource:
-        """The wheel with its contents."""
-        return WheelSource(self.wheel, self.filename, load_contents(self.kept), self.dropped, self.pack)
+        """The wheel with its contents, compiled."""
+        contents = load_contents(self.kept)
+        if self.pack is not None and self.compiler is not None:
+            bytecode.compile_wheel(self.wheel, contents, self.compiler.python, Rootfs(self.compiler.root), self.pack)
+        return WheelSource(self.wheel, self.filename, contents, self.dropped, self.pack)
 
 
 @_task

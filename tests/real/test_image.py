@@ -14,16 +14,21 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from stack_builder.image import daemon, output
+from stack_builder.image import ahead, daemon, oci, output
 from stack_builder.image.base.providers import by_engine
 from stack_builder.image.build import Built, build
+from stack_builder.image.layers import LayerWriter
+from stack_builder.image.store import BlobStore, layer_record
+from stack_builder.image.stream import Written
 from stack_builder.image.subject import Subject
 from stack_builder.image.wheel_layers import Options
 from stack_builder.image.workspace import Workspace
@@ -31,7 +36,7 @@ from stack_builder.patchset.model import parse as parse_patch
 from stack_builder.progress import Silent
 from stack_builder.stack import lock as lock_file
 from stack_builder.stack import spec as stack_file
-from stack_builder.stack.receipt import WheelRecord
+from stack_builder.stack.receipt import LayerRecord, WheelRecord
 from stack_builder.wheels.fetch import Network, fetch
 from stack_builder.wheels.http import Http
 from stack_builder.wheels.index import indexes_of
@@ -77,6 +82,14 @@ def demo_wheel(folder: Path, version: str) -> Path:
 def record(path: Path) -> WheelRecord:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return WheelRecord("demo", path.name.split("-")[1], path.name, digest, path.stat().st_size, "default")
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
 
 
 @dataclass(frozen=True)
@@ -224,20 +237,15 @@ def test_the_engine_fetches_only_what_it_lacks(small: Small, loaded: str) -> Non
     wheels = tuple(record(newer) if each.name == "demo" else each for each in small.subject.wheels)
     subject = replace(small.subject, wheels=wheels)
     built = build(subject, {**small.wheels, newer.name: newer}, small.options, small.space, Silent())
-    notes: list[str] = []
-
-    class Listening(Silent):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
+    notes = Notes()
     tag = f"{loaded}-changed"
     client = daemon.connect()
-    daemon.send(client, small.space.blobs, built.image, tag, Listening())
+    daemon.send(client, small.space.blobs, built.image, tag, notes)
     try:
         # the engine keeps no blobs, only layers unpacked on top of each other: it wants the changed one and all above
         before, after = ([layer.digest for layer in each.image.layers] for each in (small.built, built))
         below = next(number for number, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1])
-        assert notes == [f"{len(after) - below} of {len(after)} layers sent, the engine had the others"]
+        assert notes.said == [f"{len(after) - below} of {len(after)} layers sent, the engine had the others"]
         assert below > 0
         assert in_container(tag, "python", "-c", "import demo; print(demo.VERSION)").strip() == "1.2"
     finally:
@@ -293,3 +301,37 @@ def test_the_docker_engine_makes_a_base_from_the_dockerfile(small: Small, loaded
     finally:
         for name in (f"{tag}-on-top", tag):
             client.images.remove(name, force=True)
+
+
+@pytest.mark.docker
+def test_layers_are_in_the_engine_before_their_image_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine goes on where it ended, and keeps nothing of the images on the way."""
+    monkeypatch.setattr(ahead, "_PATIENCE", 0.0)
+    store, client = BlobStore(tmp_path), daemon.connect()
+
+    def layer(number: int) -> LayerRecord:
+        def produce(sink: BinaryIO) -> Written:
+            writer = LayerWriter(sink)
+            writer.bytes(f"file{number}", os.urandom(1 << 16))
+            return writer.finish()
+
+        return layer_record(f"layer {number}", store.write(produce))
+
+    layers = tuple(layer(number) for number in range(3))
+    image = oci.assemble(store, oci.ImageConfig("amd64", {}, ("/file0",), {}), layers)
+    before = {each.id for each in client.images.list(all=True)}
+    tag, notes = f"stackb-test-ahead:{os.getpid()}", Notes()
+    with ahead.Ahead(client, store, "amd64") as sending:
+        sending.arrived(layers[:2])
+        for _ in range(600):
+            if {each.id for each in client.images.list(all=True)} - before:
+                break
+            time.sleep(0.1)
+        sending.settle()
+        identity = daemon.send(client, store, image, tag, notes)
+    try:
+        assert notes.said == ["1 of 3 layers sent, the engine had the others"]
+        assert {each.id for each in client.images.list(all=True)} - before == {identity}
+        assert client.images.get(tag).attrs["RootFS"]["Layers"] == [each.diff_id for each in layers]
+    finally:
+        client.images.remove(tag, force=True)

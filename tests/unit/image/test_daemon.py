@@ -8,6 +8,7 @@ import io
 import json
 import socket
 import tarfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import httpx
 import pytest
 
 from stack_builder.errors import MachineError
-from stack_builder.image import daemon, oci
+from stack_builder.image import ahead, daemon, oci
 from stack_builder.image.oci import Image, ImageConfig
 from stack_builder.image.store import BlobStore, layer_record
 from stack_builder.image.stream import LayerStream, Written
@@ -152,3 +153,75 @@ def test_no_engine_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path
         line = said()
         gc.collect()
     assert "\n" not in line
+
+
+def until(holds: Callable[[], object]) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        time.sleep(0.01)
+    pytest.fail("it never came")
+
+
+def test_lower_layers_go_ahead_of_the_image(store: BlobStore, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_PATIENCE", 0.0)
+    engine, notes = Engine(set()), Notes()
+    pulled: list[str] = []
+
+    def pull(source: str, *, stream: bool, decode: bool) -> Iterator[dict[str, str]]:
+        before = set(engine.has)
+        for event in engine.pull(source, stream=stream, decode=decode):
+            engine.has |= {layer.digest for layer in image.layers if layer.digest[7:19] == event["id"]}
+            yield event
+        pulled.extend(layer.title for layer in image.layers if layer.digest in engine.has - before)
+
+    engine.api.pull = pull
+    with ahead.Ahead(engine, store, "amd64") as sending:  # type: ignore[arg-type]
+        for count in (1, 2):
+            sending.arrived(image.layers[:count])
+            until(lambda count=count: len(pulled) == count)
+        sending.settle()
+        daemon.send(engine, store, image, "name:tag", notes)  # type: ignore[arg-type]
+        unfinished = [name for name in engine.removed if image.manifest_digest not in name]
+        assert unfinished == []  # as long as the whole is not there, they keep their layers in the engine
+    assert pulled == ["base", "torch", "sglang"]
+    assert notes.said == ["1 of 3 layers sent, the engine had the others"]
+    assert len(engine.removed) == 3  # two unfinished images, and the name under which the whole one came
+    held = {path.name for path in (store.root / "blobs" / "sha256").iterdir()}
+    assert held == {digest[7:] for digest in image.digests}
+
+
+def test_what_cannot_be_sent_ahead_is_left_to_the_image(
+    store: BlobStore, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "_PATIENCE", 0.0)
+    engine = Engine(set(), reaches=False)
+    asked: list[str] = []
+    engine.api.pull = lambda source, **how: asked.append(source) or engine.pull(source, **how)
+    with ahead.Ahead(engine, store, "amd64") as sending:  # type: ignore[arg-type]
+        sending.arrived(image.layers[:1])
+        until(lambda: asked)
+        sending.arrived(image.layers[:2])
+        sending.settle()
+    assert len(asked) == 1
+    assert {path.name for path in (store.root / "blobs" / "sha256").iterdir()} == {d[7:] for d in image.digests}
+
+
+def test_a_failed_build_does_not_wait_for_what_is_under_way(
+    store: BlobStore, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "_PATIENCE", 0.0)
+    engine = Engine(set())
+    events: list[int] = []
+
+    def endless(source: str, *, stream: bool, decode: bool) -> Iterator[dict[str, str]]:
+        while True:
+            events.append(1)
+            yield {"status": "Extracting"}
+
+    engine.api.pull = endless
+    with pytest.raises(KeyboardInterrupt), ahead.Ahead(engine, store, "amd64") as sending:  # type: ignore[arg-type]
+        sending.arrived(image.layers[:1])
+        until(lambda: events)
+        raise KeyboardInterrupt
+    assert len(engine.removed) == 1

@@ -1,0 +1,102 @@
+"""The lower layers of an image into a Docker engine while the upper ones are still being written.
+
+An engine unpacks a layer on top of those below it, one after the other, and takes as long for it as writing them all.
+So it is let pull an image of those that are there, then one of more, each of which continues where the one before
+ended. None of this has to succeed: what the engine lacks in the end is sent with the image itself.
+
+Measured on Docker 20.10, default stack, two cores, nothing in any cache: SECONDS.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from threading import Condition, Thread
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from stack_builder.errors import MachineError
+from stack_builder.image import daemon, oci
+from stack_builder.image.store import BlobStore
+from stack_builder.stack.receipt import LayerRecord
+
+if TYPE_CHECKING:
+    import docker
+
+_PATIENCE = 3.0  # seconds of building before anything is sent ahead, and between two images: most builds are shorter
+
+
+class Ahead:
+    """Sends layers from a thread while the context lasts; at its end the engine keeps nothing that no image uses.
+
+    Args:
+        client: the engine.
+        store: has the layers.
+        architecture: ``amd64``.
+    """
+
+    def __init__(self, client: docker.DockerClient, store: BlobStore, architecture: str) -> None:
+        self._client, self._store = client, store
+        self._config = oci.ImageConfig(architecture, {}, (), {"dev.stackb.unfinished": "true"})
+        self._layers: tuple[LayerRecord, ...] = ()
+        self._changed = Condition()
+        self._over = self._abandoned = False
+        self._sent: list[tuple[str, oci.Image]] = []  # with the name in the engine
+        self._thread = Thread(target=self._run, name="sending ahead", daemon=True)
+
+    def arrived(self, layers: tuple[LayerRecord, ...]) -> None:
+        """Say which layers can be sent, lowest first."""
+        with self._changed:
+            self._layers = layers
+            self._changed.notify()
+
+    def settle(self) -> None:
+        """Begin nothing more, and wait for what is under way: it would have to be sent in any case."""
+        with self._changed:
+            self._over = True
+            self._changed.notify()
+        self._thread.join()
+
+    def __enter__(self) -> Ahead:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._abandoned = kind is not None
+        self.settle()
+        for name, image in self._sent:
+            self._forget(name, image)
+
+    def _run(self) -> None:
+        import docker
+        import requests
+
+        with suppress(docker.errors.DockerException, requests.RequestException, MachineError, OSError):
+            sent = 0
+            while len(layers := self._next(sent)) > sent:
+                image = oci.assemble(self._store, self._config, layers)
+                with daemon.Registry(self._store, image) as registry:
+                    self._sent.append((registry.reference, image))
+                    for event in self._client.api.pull(registry.reference, stream=True, decode=True):
+                        if self._abandoned or "error" in event:
+                            return
+                sent = len(layers)
+
+    def _next(self, sent: int) -> tuple[LayerRecord, ...]:
+        """Wait for layers beyond those that were sent; gives no more than these when it is over."""
+        with self._changed:
+            if self._changed.wait_for(lambda: self._over, timeout=_PATIENCE):
+                return ()
+            self._changed.wait_for(lambda: self._over or len(self._layers) > sent)
+            return () if self._over else self._layers
+
+    def _forget(self, name: str, image: oci.Image) -> None:
+        """Remove an unfinished image; the layers stay that are a finished one's, too."""
+        import docker
+        import requests
+
+        with suppress(docker.errors.DockerException, requests.RequestException):
+            self._client.images.remove(name)
+        for digest in (image.manifest_digest, image.config_digest):
+            self._store.path(digest).unlink(missing_ok=True)
