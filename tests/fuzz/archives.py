@@ -28,6 +28,7 @@ from stack_builder.registry.layout import Layout
 from stack_builder.supply import statements
 from stack_builder.trees.members import MemberCache
 from stack_builder.trees.oci import OciTree
+from stack_builder.trees.saved import SavedImage
 from stack_builder.wheels import record
 from stack_builder.wheels.archive import WheelArchive, iter_elf_entries
 from stack_builder.wheels.facts import read_facts
@@ -302,11 +303,11 @@ def make_image(chance: random.Random) -> bytes:
 
 
 def examine_image(data: bytes) -> None:
-    """As a target of doctor, as a base, and as something to push."""
+    """As a target of doctor, on the disk and as an engine writes it, as a base, and as something to push."""
     with scratch() as folder:
         path = folder / "image.tar"
         path.write_bytes(data)
-        for step in (_tree, _base, _pushed):
+        for step in (_tree, _saved, _base, _pushed):
             try:
                 step(path)
             except StackbError:
@@ -314,7 +315,21 @@ def examine_image(data: bytes) -> None:
 
 
 def _tree(path: Path) -> None:
-    with OciTree(path, cache=MemberCache(path.parent / "members")) as tree:
+    _read(OciTree(path, cache=MemberCache(path.parent / "members")))
+
+
+def _saved(path: Path) -> None:
+    @contextmanager
+    def save() -> Iterator[Iterator[bytes]]:
+        data = path.read_bytes()
+        yield (data[at : at + 1000] for at in range(0, len(data), 1000))
+
+    cache = MemberCache(path.parent / "saved")
+    _read(OciTree(SavedImage(save, "x86_64", "image:x", cache), cache=cache))
+
+
+def _read(opened: OciTree) -> None:
+    with opened as tree:
         assert isinstance(dict(tree.environ), dict)
         for entry in list(tree.entries())[:50]:
             real = tree.resolve(entry.path)
