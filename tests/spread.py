@@ -5,7 +5,11 @@ The ``xdist_group`` mark does the same, but changes the names under which tests 
 
 from __future__ import annotations
 
+import re
+
 from xdist.scheduler import LoadScopeScheduling
+
+_RELEASE = re.compile(r"\d+\.\d+\.\d+")
 
 TOGETHER = {
     "the small base": ("tests/real/test_image.py", "tests/real/test_readme.py", "tests/real/test_winner_image.py"),
@@ -21,5 +25,6 @@ class Spread(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         path, _, test = nodeid.partition("::")
         if path in APART:
-            return f"{path} {test.partition('[')[2]}"
+            release = _RELEASE.search(test)
+            return f"{path} {release[0] if release else ''}"
         return next((shared for shared, paths in TOGETHER.items() if path in paths), path)

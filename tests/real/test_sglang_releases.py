@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -79,10 +80,12 @@ def wheel(request):
         if not found:
             command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
             command += ["--python-version", "3.12", "--platform", "manylinux_2_34_x86_64", "--platform", "any"]
-            done = subprocess.run([*command, "-d", folder, f"sglang=={version}"], capture_output=True, text=True)
-            if done.returncode:
-                pytest.skip(f"the package index does not give sglang {version}: {done.stderr.splitlines()[-1:]}")
-            found = list(folder.glob(f"sglang-{version}-*.whl"))
+            with tempfile.TemporaryDirectory(dir=folder) as fresh:  # never half a wheel where another process looks
+                done = subprocess.run([*command, "-d", fresh, f"sglang=={version}"], capture_output=True, text=True)
+                if done.returncode:
+                    pytest.skip(f"the package index does not give sglang {version}: {done.stderr.splitlines()[-1:]}")
+                (came,) = Path(fresh).iterdir()
+                found = [came.replace(folder / came.name)]
         return found[0]
 
     return get
