@@ -66,13 +66,17 @@ class Comparison:
 
 def log_ratios(results: Results, arm: str, level: float, *, against: str | None = None) -> list[float]:
     """Log ratio of each round in which both the arm and the other, usually the baseline, have a valid run."""
-    other = against or results.arms[0].name
-    logs = []
+    return list(log_ratios_by_round(results, arm, level, against=against or results.arms[0].name).values())
+
+
+def log_ratios_by_round(results: Results, arm: str, level: float, *, against: str) -> dict[int, float]:
+    """The same by the number of the round, ascending."""
+    logs = {}
     for number in sorted({run.round for run in results.runs if run.level == level}):
-        pair = [_valid(results.runs, name, level, number) for name in (arm, other)]
+        pair = [_valid(results.runs, name, level, number) for name in (arm, against)]
         values = [None if run is None else _measured(run, open_loop=results.settings.open_loop) for run in pair]
         if values[0] and values[1]:
-            logs.append(math.log(values[0] / values[1]))
+            logs[number] = math.log(values[0] / values[1])
     return logs
 
 

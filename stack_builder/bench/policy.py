@@ -252,7 +252,7 @@ def _adaptive(
     if rows[-1].steps == 0:
         notes.append(
             "a server without drafts still keeps the draft's cache warm; SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND=1 "
-            "saves that, for a cold draft when the load falls; even so one H200 gave 1 to 20 % less than the baseline "
+            "saves that, for a cold draft when the load falls; even so one H200 gave up to 8 % less than the baseline "
             "(docs/bench/h200): check with --verify"
         )
     return Policy(

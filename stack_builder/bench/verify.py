@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import fmean
 
-from stack_builder.bench.compare import log_ratios, throughput
+from stack_builder.bench.compare import log_ratios_by_round, throughput
 from stack_builder.bench.policy import Policy
 from stack_builder.bench.results import Results, level_text
 from stack_builder.bench.statistics import CONFIDENCE, Ratio, Says, ratio
@@ -32,7 +33,7 @@ def judge_policy(results: Results, policy_arm: str) -> tuple[Table, list[str]]:
 
     Returns:
         a table, and a line for each level at which the policy is worse beyond doubt, and for a server that does not
-        run it.
+        run it. The last row is the geometric mean over all levels, whose noise is the least.
     """
     facts = next(arm.facts for arm in results.arms if arm.name == policy_arm)
     problems = []
@@ -51,6 +52,13 @@ def judge_policy(results: Results, policy_arm: str) -> tuple[Table, list[str]]:
         if seen.says is Says.NOT:
             problems.append(
                 f"at {level_text(level)}: {policy_arm} reaches {seen.value:.3f} of {better} ({_interval(seen)})"
+            )
+    whole = _over_all(results, policy_arm)
+    if whole is not None:
+        rows.append(("all", "of each", f"{whole.value:.3f}", _interval(whole), _verdict(whole)))
+        if whole.says is Says.NOT:
+            problems.append(
+                f"over all levels: {policy_arm} reaches {whole.value:.3f} of the better ({_interval(whole)})"
             )
     heads = ("level", "better static arm", "policy / it", "interval, 95 % for all", "verdict")
     return Table("the policy against the better static arm", heads, tuple(rows)), problems
@@ -73,16 +81,30 @@ def unsettled(policy_arm: str) -> Callable[[Results, float], bool]:
 
 
 def _against_better(results: Results, policy_arm: str, level: float) -> tuple[str, Ratio | None]:
-    """The better static arm at a level, and the policy's throughput over its; None without a common round.
+    """The better static arm at a level, and the policy's throughput over its; None without a common round."""
+    better, logs = _logs(results, policy_arm, level)
+    return better, _ratio(results, list(logs.values())) if logs else None
 
-    All levels are looked at, and the better arm of each was picked by its result: a claim must hold for all at once.
-    """
-    levels = {run.level for run in results.runs}
+
+def _over_all(results: Results, policy_arm: str) -> Ratio | None:
+    """The policy over the better arm of each level: mean over the levels of each round that all of them have."""
+    found = [_logs(results, policy_arm, level)[1] for level in {run.level for run in results.runs}]
+    rounds = set.intersection(*(set(logs) for logs in found)) if len(found) > 1 else set()
+    means = [fmean(logs[number] for logs in found) for number in sorted(rounds)]
+    return _ratio(results, means) if means else None
+
+
+def _logs(results: Results, policy_arm: str, level: float) -> tuple[str, dict[int, float]]:
     static = [arm.name for arm in results.arms if arm.name != policy_arm]
     better = max(static, key=lambda name: throughput(results, name, level))
-    logs = log_ratios(results, policy_arm, level, against=better)
-    confidence = 1 - (1 - CONFIDENCE) / len(levels)
-    return better, ratio(logs, seed=results.settings.seed, confidence=confidence) if logs else None
+    return better, log_ratios_by_round(results, policy_arm, level, against=better)
+
+
+def _ratio(results: Results, logs: list[float]) -> Ratio:
+    """All levels are looked at, and then their mean, and the better arm was picked by its result: all at once."""
+    levels = len({run.level for run in results.runs})
+    confidence = 1 - (1 - CONFIDENCE) / (levels + 1 if levels > 1 else 1)
+    return ratio(logs, seed=results.settings.seed, confidence=confidence)
 
 
 def _interval(seen: Ratio) -> str:

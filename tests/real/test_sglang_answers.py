@@ -46,7 +46,7 @@ def test_bench_sees_the_batch_and_no_retracted_request(eye: ServerEye) -> None:
 
 
 def test_an_adaptive_server_that_does_not_draft_is_not_warned_of() -> None:
-    """Recorded: 256 tokens in 252 steps of a server whose policy was never to draft (docs/bench/h200)."""
+    """Recorded: 256 tokens in 252 steps of a server whose policy was never to draft."""
 
     def rules(*, adaptive: bool) -> set[str]:
         arguments = ("--speculative-algorithm", "EAGLE3", "--max-running-requests", "256")
