@@ -11,6 +11,7 @@ import csv
 import hashlib
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from stack_builder.bench.results import MAX_FILE, ArmResult, Results, RunResult,
 from stack_builder.bench.server import ServerFacts
 from stack_builder.errors import UsageError
 
+_NO_ERRORS = "Failed requests are not told: bench_serving writes them with --output-details alone."
 _Row = tuple[float, Figures, float | None]  # level, figures, accept length
 # rows of AIPerf's CSV, by the tag that its JSON gives them
 _CSV_NAMES = {
@@ -58,6 +60,8 @@ def import_file(path: Path) -> Results:
             return from_json(text, path)
         source, rows, facts = _read(document, text, path)
         results = _results(source, rows, facts, path, hashlib.sha256(data).hexdigest())
+        if source == "bench_serving" and "errors" not in document:
+            results = replace(results, notes=(*results.notes, _NO_ERRORS))
         check(results, path)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, csv.Error) as error:
         raise UsageError(f"is not what it looks like: {error!r}"[:300], where=path) from error

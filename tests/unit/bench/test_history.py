@@ -315,6 +315,7 @@ def test_files_that_the_tools_wrote(name: str, source: str, throughput: float, t
     seen = found.runs[0].figures
     assert (found.source, found.runs[0].level, found.settings.tokens) == (source, 4, 32)
     assert (seen.completed, seen.tokens, seen.errors) == (16, 512, {})
+    assert any("--output-details" in note for note in found.notes) == (source == "bench_serving")
     assert seen.throughput == pytest.approx(throughput, abs=0.01)
     # AIPerf's own duration is longer than the span of its throughput
     assert seen.throughput == pytest.approx(seen.tokens / seen.seconds, rel=0.06)
