@@ -4,8 +4,8 @@ An engine unpacks a layer on top of those below it, one after the other, and tak
 So it is let pull an image of those that are there, then one of more, each of which continues where the one before
 ended. None of this has to succeed: what the engine lacks in the end is sent with the image itself.
 
-Measured on Docker 20.10, default stack, two cores, nothing in any cache: 195 s (on a busier machine) where it took 230 s
-to write everything first.
+Measured on Docker 20.10, default stack, two cores, nothing in any cache: 195 s (on a busier machine) where it took
+230 s to write everything first.
 """
 
 from __future__ import annotations
