@@ -79,10 +79,10 @@ def guidellm(peers: ModuleType, folder: Path, url: str, tokenizer: Path, out: Pa
 
 def aiperf(peers: ModuleType, folder: Path, url: str, tokenizer: Path, out: Path) -> list[Path]:
     words = ["profile", "--model", "law", "--url", url, "--endpoint-type", "completions", "--streaming"]
-    words += ["--concurrency", CLIENTS, "--request-count", REQUESTS, "--tokenizer", "builtin"]
+    words += ["--concurrency", CLIENTS, "--request-count", REQUESTS, "--tokenizer", tokenizer]
     words += ["--synthetic-input-tokens-mean", "16", "--output-tokens-mean", TOKENS, "--artifact-dir", out / "aiperf"]
     words += ["--use-server-token-count", "--ui", "none"]
-    peers.cpu_seconds([*peers.aiperf(folder), *map(str, words)], out)
+    peers.cpu_seconds([*peers.aiperf(folder), *map(str, words)], out, offline=False)
     return [next((out / "aiperf").rglob(f"profile_export_aiperf.{kind}")) for kind in ("json", "csv")]
 
 
