@@ -17,8 +17,8 @@ Every way runs in a process of its own over the same files, read once before so 
 Prints wall and processor seconds, peak memory and the ratio of processor seconds to stackb's.
 
 How far stackb can be ahead of pyelftools: of a torch environment's 286,000 dynamic symbols it reads the 32,000
-undefined ones, and reads and looks up each in 10 us; pyelftools takes 24 us to decode one. That makes it 17 times
-faster. A hundred times would leave a microsecond and a half for each, which Python spends on a few look-ups in a
+undefined ones, and reads and looks up each in 10 us; pyelftools takes 24 us to decode one. That makes it 14 to 17
+times faster. A hundred times would leave a microsecond and a half for each, which Python spends on a few look-ups in a
 dictionary; only facts kept from an earlier check (of ``stack:``, ``oci:``, ``image:``, ``wheels:``) cost less.
 """
 
