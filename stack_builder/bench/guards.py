@@ -31,6 +31,7 @@ class Seen:
         watch: of the server during the run.
         clocks: of the GPU during the run.
         cpu: seconds of processor time the client itself used.
+        interrupted: by Ctrl-C, perhaps before any request was sent.
     """
 
     clients: int | None
@@ -40,6 +41,7 @@ class Seen:
     watch: Watch
     clocks: tuple[Clock, ...] = ()
     cpu: float = 0.0
+    interrupted: bool = False
 
     @property
     def accept_length(self) -> float | None:
@@ -55,7 +57,7 @@ def judge(seen: Seen) -> tuple[Reason, ...]:
         counts = ", ".join(f"{count} {kind}" for kind, count in failed.items())
         message = f" ({figures.messages[0]})" if figures.messages else ""
         reasons.append(Reason("BENCH001", f"{sum(failed.values())} of {figures.requests} requests: {counts}{message}"))
-    elif not figures.completed and not figures.errors:
+    elif not figures.completed and not seen.interrupted:
         reasons.append(Reason("BENCH001", "no request completed"))
     if seen.watch.retracted:
         reasons.append(Reason("BENCH002", f"{seen.watch.retracted:g} requests were retracted"))

@@ -288,6 +288,7 @@ class _Session:
             watch=watch,
             clocks=self._clocks.between(begin, end),
             cpu=cpu,
+            interrupted=done.interrupted,
         )
 
     def _load(self, arm: _Live, level: float) -> Load:

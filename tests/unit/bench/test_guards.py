@@ -44,6 +44,12 @@ def test_a_run_is_rejected(seen: Seen, rule: str) -> None:
     assert rules(seen) == [rule]
 
 
+def test_an_interrupted_run_of_nothing_is_not_called_a_failure() -> None:
+    nothing = replace(GOOD, requests=0, completed=0, tokens=0)
+    assert rules(replace(SEEN, figures=nothing)) == ["BENCH001"]
+    assert rules(replace(SEEN, figures=nothing, interrupted=True)) == []
+
+
 def test_adaptive_speculation_may_be_off() -> None:
     facts = replace(EAGLE, arguments={**EAGLE.arguments, "speculative_adaptive": True})
     assert rules(replace(SEEN, facts=facts, watch=replace(SEEN.watch, accept_length=1.0))) == []
