@@ -15,7 +15,6 @@ from threading import Condition, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from stack_builder.errors import MachineError
 from stack_builder.image import daemon, oci
 from stack_builder.image.store import BlobStore
 from stack_builder.stack.receipt import LayerRecord
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     import docker
 
 _PATIENCE = 3.0  # seconds of building before anything is sent ahead, and between two images: most builds are shorter
+
+_UNFINISHED = "dev.stackb.unfinished"  # label of the images on the way
 
 
 class Ahead:
@@ -37,7 +38,7 @@ class Ahead:
 
     def __init__(self, client: docker.DockerClient, store: BlobStore, architecture: str) -> None:
         self._client, self._store = client, store
-        self._config = oci.ImageConfig(architecture, {}, (), {"dev.stackb.unfinished": "true"})
+        self._config = oci.ImageConfig(architecture, {}, (), {_UNFINISHED: "true"})
         self._layers: tuple[LayerRecord, ...] = ()
         self._changed = Condition()
         self._over = self._abandoned = False
@@ -70,10 +71,9 @@ class Ahead:
             self._forget(name, image)
 
     def _run(self) -> None:
-        import docker
-        import requests
-
-        with suppress(docker.errors.DockerException, requests.RequestException, MachineError, OSError):
+        with suppress(*daemon.failures(), OSError):
+            for left in self._client.images.list(filters={"label": _UNFINISHED}):  # by a build that was killed
+                self._client.images.remove(left.id, force=True)
             sent = 0
             while len(layers := self._next(sent)) > sent:
                 image = oci.assemble(self._store, self._config, layers)
@@ -94,10 +94,7 @@ class Ahead:
 
     def _forget(self, name: str, image: oci.Image) -> None:
         """Remove an unfinished image; the layers stay that are a finished one's, too."""
-        import docker
-        import requests
-
-        with suppress(docker.errors.DockerException, requests.RequestException):
+        with suppress(*daemon.failures()):
             self._client.images.remove(name)
         for digest in (image.manifest_digest, image.config_digest):
             self._store.path(digest).unlink(missing_ok=True)

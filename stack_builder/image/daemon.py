@@ -60,8 +60,6 @@ def send(client: docker.DockerClient, store: BlobStore, image: Image, tag: str, 
         MachineError: the engine refuses it, or has no room.
     """
     import docker
-    import requests
-    import urllib3
 
     try:
         with Registry(store, image) as registry:
@@ -70,10 +68,18 @@ def send(client: docker.DockerClient, store: BlobStore, image: Image, tag: str, 
         return _load(client, store, image, tag, progress)
     except docker.errors.DockerException as error:
         raise MachineError(f"the Docker engine refused the image: {_line(error)}", where=tag) from error
-    # What docker-py does not turn into its own: the engine has gone, at the start of an answer or within one.
-    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+    except failures() as error:  # the engine has gone, at the start of an answer or within one
         fix = "see that it runs, then run it again: it keeps the layers that it has"
         raise MachineError("the Docker engine broke the connection off", where=tag, fix=fix) from error
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """What calls of an engine raise: docker-py's own exceptions, and those below it that it lets through."""
+    import docker
+    import requests
+    import urllib3
+
+    return docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError
 
 
 def _pull(client: docker.DockerClient, registry: Registry, image: Image, tag: str, progress: Progress) -> str | None:

@@ -54,7 +54,13 @@ class Engine:
         self.loaded: bytes | None = None
         self.removed: list[str] = []
         self.api = SimpleNamespace(pull=self.pull)
-        self.images = SimpleNamespace(get=lambda name: self, load=self.load, remove=self.removed.append)
+        self.left: list[Any] = []  # images that a build which was killed has left
+        self.images = SimpleNamespace(
+            get=lambda name: self,
+            load=self.load,
+            remove=lambda name, force=False: self.removed.append(name),
+            list=lambda filters: self.left if filters == {"label": "dev.stackb.unfinished"} else [],
+        )
         self.id = "sha256:engine"
 
     def tag(self, repository: str, name: str) -> None:
@@ -189,6 +195,14 @@ def test_lower_layers_go_ahead_of_the_image(store: BlobStore, image: Image, monk
     assert len(engine.removed) == 3  # two unfinished images, and the name under which the whole one came
     held = {path.name for path in (store.root / "blobs" / "sha256").iterdir()}
     assert held == {digest[7:] for digest in image.digests}
+
+
+def test_unfinished_images_of_a_killed_build_are_removed_by_the_next(store: BlobStore) -> None:
+    engine = Engine(set())
+    engine.left.append(SimpleNamespace(id="sha256:left"))
+    with ahead.Ahead(engine, store, "amd64"):  # type: ignore[arg-type]
+        until(lambda: engine.removed)
+    assert engine.removed == ["sha256:left"]
 
 
 def test_what_cannot_be_sent_ahead_is_left_to_the_image(
