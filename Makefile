@@ -24,7 +24,8 @@ lint: $(VENV)/ready
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-# Known vulnerabilities in all locks. Exit code 3: not everything could be looked up, as behind a mirror without advisories.
+# Known vulnerabilities in all locks. An error, too, where not everything could be looked up, as behind a mirror without
+# advisories; .ci/audit by itself tells the two apart (exit codes 1 and 3).
 audit: $(VENV)/ready
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(VENV)/bin/python .ci/audit
 
