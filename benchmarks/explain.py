@@ -8,7 +8,9 @@ The logs are made here, from a fixed seed, one kind at a time, each with one rea
 * ``different``: no two lines alike, made of 5,000 words;
 * ``random``: no two lines alike, made of letters and signs;
 * ``exceptions``: nothing but tracebacks of unknown exceptions, all different;
-* ``suspicious``: every line holds a string of a known error text, and none is one.
+* ``suspicious``: every line holds a string of a known error text, and none is one;
+* ``chinese``: no two lines alike, with words that are not ASCII;
+* ``bytes``: no text at all.
 
 Prints wall and processor seconds and peak memory of the whole command, and the cause that it names first.
 """
@@ -71,6 +73,16 @@ def suspicious(source: random.Random) -> str:
     return f"{letters(source)[:40]} {nearly}{letters(source)}"
 
 
+def chinese(source: random.Random) -> str:
+    """A line that mixes Chinese and English."""
+    return letters(source)[:60] + "".join(chr(source.randrange(0x4E00, 0x9FA6)) for _ in range(20)) + letters(source)
+
+
+def noise(source: random.Random) -> str:
+    """Random bytes, as far as :func:`main` writes them."""
+    return source.randbytes(4096).decode("utf-8", "surrogateescape")
+
+
 def log(kind: str, size: int) -> Iterator[str]:
     """The lines of a log."""
     source = random.Random(kind)
@@ -80,20 +92,22 @@ def log(kind: str, size: int) -> Iterator[str]:
         "random": letters,
         "exceptions": exception,
         "suspicious": suspicious,
+        "chinese": chinese,
+        "bytes": noise,
     }
     written = 0
     told = False
     while written < size:
         line = makers[kind](source)
         if not told and written > size - (1 << 20):
-            told, line = True, ERROR
-        written += len(line)
+            told, line = True, f"\n{ERROR}" if kind == "bytes" else ERROR
+        written += len(line.encode("utf-8", "surrogateescape"))
         yield line
 
 
 def main() -> None:
     """Measure."""
-    kinds = ("server", "different", "random", "exceptions", "suspicious")
+    kinds = ("server", "different", "random", "exceptions", "suspicious", "chinese", "bytes")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--kind", action="append", choices=kinds)
@@ -104,7 +118,7 @@ def main() -> None:
         for kind in options.kind or kinds:
             path = folder / f"{kind}-{options.megabytes}.log"
             if not path.exists():
-                with path.open("w") as file:
+                with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
                     file.writelines(log(kind, options.megabytes * 1_000_000))
             report(kind, path)
             if options.folder is None:

@@ -236,14 +236,37 @@ def test_long_lines_are_bounded_by_their_characters(monkeypatch: pytest.MonkeyPa
 @settings(max_examples=100)
 @given(
     st.sets(st.text("ab1é.|\\ [", min_size=1, max_size=4), max_size=150),
-    st.lists(st.text("ab12é.|\\ [", max_size=30), max_size=5),
+    st.lists(st.text("ab12é中\udc80?.|\\ [", max_size=30), max_size=5),
 )
 def test_the_strings_that_a_text_holds(strings: set[str], texts: list[str]) -> None:
     literals = Literals((string, string) for string in strings)
     for text in texts:
         expected = {string for string in strings if string in text}
-        assert literals.any_in(text) is bool(expected)
+        assert literals.any_in(text) or not expected
         assert set(literals.held(text)) == expected
+        if text.isascii() and all(map(str.isascii, strings)):
+            assert literals.any_in(text) is bool(expected)
+
+
+@pytest.mark.parametrize("text", ["普通的一行 Error: é", b"\xff\x80 \xc3".decode("utf-8", "replace"), "\udc80 line"])
+def test_the_automaton_is_given_ascii_alone(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among other characters it takes forty times as long."""
+    asked: list[str] = []
+
+    class Spy:
+        def __init__(self, schema: dict[str, str]) -> None:
+            asked.append(schema["pattern"])
+
+        def isinstance_python(self, given: str) -> bool:
+            asked.append(given)
+            return True
+
+    monkeypatch.setattr("stack_builder.diagnose.explain.literals.SchemaValidator", Spy)
+    literals = Literals((f"string {number} ü", number) for number in range(40))
+    literals.any_in(text)
+    literals.held(text)
+    assert len(asked) > 3
+    assert all(map(str.isascii, asked))
 
 
 @pytest.mark.parametrize(
