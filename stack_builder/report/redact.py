@@ -20,7 +20,10 @@ HIDDEN = "[redacted]"
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|CREDENTIAL|PRIVATE", re.IGNORECASE)
 _LEAST = 6  # characters of a value or name that is looked for; shorter ones are words
 _COMMON = frozenset({"nobody", "ubuntu", "docker", "sglang", "localhost", "python", "server", "stackb"})
-_HOMES = re.compile(r"/(?:home|Users)/[^/\s:;,'\"<>|]+|/root(?=[/\s:;,'\"]|$)")
+# Where a path starts: /srv/home/x is nobody's home. After an option's letter (-I/home/x), an escaped line end and a
+# colour, one starts all the same.
+_START = r"(?:(?<![\w.~-])|(?<=^-[A-Za-z])|(?<=[\s'\"=,]-[A-Za-z])|(?<=\\[nrt])|(?<=[\d\[]m))"
+_HOMES = re.compile(rf"{_START}(?:/(?:home|Users)/[^/\s:;,'\"<>|]+|/root(?=[/\s:;,'\"]|$))")
 _CALLED = r"(?:api[-_]key|token|password|secret)"
 _PATTERNS = (
     (re.compile(r"(?<=://)[^/\s@'\"]+(?=@)"), HIDDEN),  # user:password@
@@ -44,7 +47,8 @@ class Redactor:
     """
 
     def __init__(self, environ: Mapping[str, str], user: str, host: str) -> None:
-        self._home = environ.get("HOME", "").rstrip("/")
+        home = environ.get("HOME", "").rstrip("/")
+        self._home = re.compile(rf"{_START}{re.escape(home)}(?![\w-])" if len(home) > 1 else r"(?!)")
         values = [value for name, value in environ.items() if _SECRET_NAME.search(name) and len(value) >= _LEAST]
         self._values = sorted(values, key=len, reverse=True)
         names = {name for name in (user, host) if len(name) >= _LEAST and name.lower() not in _COMMON}
@@ -63,9 +67,7 @@ class Redactor:
         """Redact one text."""
         for value in self._values:
             text = text.replace(value, HIDDEN)
-        if len(self._home) > 1:
-            text = text.replace(self._home, "~")
-        text = _HOMES.sub("~", text)
+        text = _HOMES.sub("~", self._home.sub("~", text))
         for pattern, instead in _PATTERNS:
             text = pattern.sub(instead, text)
         return self._names.sub(HIDDEN, text)
