@@ -87,9 +87,12 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         the exit code; every failure has been reported on stderr in one line.
     """
+    closed = sys.stdout is None  # by the caller (>&-)
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller (>&-)
+        if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as the process lives
+    if closed:
+        return _fail("stdout is closed: what is asked for has nowhere to go", ExitCode.COULD_NOT_CHECK)
     try:
         command = typer.main.get_command(build_app(arguments))
         with command.make_context("stackb", list(arguments)) as context:

@@ -134,3 +134,12 @@ def test_only_the_called_command_is_loaded() -> None:
         c.name for c in app.registered_commands if c.callback is not None and c.callback.__name__ == "_not_loaded"
     ]
     assert sorted(loaded) == sorted(set(COMMANDS) - {"lock"})
+
+
+def test_a_closed_stdout_is_a_failure() -> None:
+    command = f"{sys.executable} -m stack_builder rules ABI001 >&-"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (
+        ExitCode.COULD_NOT_CHECK,
+        "stackb: stdout is closed: what is asked for has nowhere to go\n",
+    )
