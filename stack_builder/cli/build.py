@@ -152,7 +152,7 @@ def _refuse_bad_lock(place: Path, spec: StackSpec, said: Progress) -> None:
         raise IntegrityError(
             f"{len(errors)} errors; {first.rule} {first.title}",
             where=place,
-            fix=f"run stackb lock {place.name} --check",
+            fix=f"run stackb lock {stack_file.argument(place)} --check",
         )
 
 

@@ -46,7 +46,7 @@ def command(
     if missing := len(lock.artifacts) - len(found):
         sys.stderr.write(
             f"{missing} of {len(lock.artifacts)} wheels are not in the store, so their licences and own SBOMs are "
-            f"missing; run stackb fetch {place.name} first to have them\n"
+            f"missing; run stackb fetch {stack_file.argument(place)} first to have them\n"
         )
     if format is SbomFormat.CYCLONEDX:
         write(sbom.render(bill))

@@ -97,9 +97,11 @@ def command(
         insecure=insecure,
         extra=tuple(words),
     )
-    place: Place = (
-        Environment(_environment(venv)) if where is Where.LOCAL else Image(image or f"stackb/{request.stack}", gpus)
-    )
+    place: Place
+    if where is Where.LOCAL:
+        place = Environment(_environment(venv))
+    else:
+        place = Image(image or f"stackb/{request.stack}", gpus, stacks.argument(folder))
     plan = make_plan(
         request,
         loaded.serve.get(spec.value, ServeProfile(args={})),

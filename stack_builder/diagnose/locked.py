@@ -49,7 +49,7 @@ def judge_installed(
 
 
 def judge_image(
-    lock: Lock, spec: StackSpec, series: Iterable[Patch], labels: Mapping[str, str], *, image: str, gpu: str
+    lock: Lock, spec: StackSpec, series: Iterable[Patch], labels: Mapping[str, str], *, image: str, gpu: str, stack: str
 ) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
     """Compare an image's labels with a stack.
 
@@ -60,12 +60,13 @@ def judge_image(
         labels: of the image.
         image: its reference.
         gpu: what it is to run on.
+        stack: as a user writes it in a command.
     """
     built = labels.get(f"{LABEL}lock")
     if built is None:
         reason = f"{image} has no labels of stackb build: what it holds cannot be told without unpacking it"
         return (), (catalogue.skipped("RUN012", reason), catalogue.skipped("PATCH006", reason))
-    again = f"stackb build {lock.stack} --output docker:{image}"
+    again = f"stackb build {stack} --output docker:{image}"
     findings = []
     if built != lock.sha256:
         detail = f"It was built from lock {built[:12]}…, the stack's is {lock.sha256[:12]}…."

@@ -85,7 +85,8 @@ class Subject:
         wheels = []
         for artifact in lock.artifacts:
             if artifact.sha256 is None:
-                raise UsageError("the lock gives no sha256", where=artifact.filename, fix="run stackb lock --check")
+                fix = "run stackb lock STACK --check"
+                raise UsageError("the lock gives no sha256", where=artifact.filename, fix=fix)
             path = (files or {}).get(artifact.filename)
             size = path.stat().st_size if path else artifact.size or 0
             wheels.append(

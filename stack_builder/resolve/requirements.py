@@ -69,11 +69,11 @@ def parse(text: str, where: object) -> dict[str, Line]:
             raise UsageError(
                 f"line {number} is not 'name==version --hash=sha256:…': {logical[:80]}",
                 where=where,
-                fix="run stackb lock to write it anew",
+                fix="run stackb lock STACK to write it anew",
             )
         name = canonicalize_name(pin["name"])
         if name in lines:
-            raise UsageError(f"line {number} pins {name} a second time", where=where, fix="run stackb lock again")
+            raise UsageError(f"line {number} pins {name} a second time", where=where, fix="run stackb lock STACK again")
         lines[name] = Line(name, pin["version"], tuple(h["digest"] for h in hashes if h is not None))
     return lines
 

@@ -175,11 +175,13 @@ class DockerLauncher:
     Args:
         image: reference that the engine has.
         gpus: ``all``, ``none``, or device numbers such as ``0,1``.
+        stack: what it is built from, as a user writes it in a command.
     """
 
-    def __init__(self, image: str, *, gpus: str = "all") -> None:
+    def __init__(self, image: str, *, gpus: str = "all", stack: str = "STACK") -> None:
         self._image = image
         self._gpus = gpus
+        self._stack = stack
 
     def launch(self, plan: LaunchPlan, log: Path) -> Server:
         """See :class:`Launcher`."""
@@ -193,7 +195,7 @@ class DockerLauncher:
         try:
             container = self._start(docker.from_env(), self.options(plan))
         except docker.errors.ImageNotFound as error:
-            fix = f"run stackb build {plan.request.stack} --output docker:{self._image}"
+            fix = f"run stackb build {self._stack} --output docker:{self._image}"
             raise MachineError("the Docker engine has no such image", where=self._image, fix=fix) from error
         except docker.errors.APIError as error:
             raise MachineError(_engine_says(error), where=self._image) from error

@@ -49,10 +49,12 @@ class Image:
     Attributes:
         reference: its name.
         gpus: ``all``, ``none``, or device numbers such as ``0,1``.
+        stack: what it is built from, as a user writes it in a command.
     """
 
     reference: str
     gpus: str = "all"
+    stack: str = "STACK"
 
     @property
     def target(self) -> str:
@@ -79,7 +81,7 @@ class Image:
 
     def launcher(self) -> DockerLauncher:
         """Starts a container."""
-        return DockerLauncher(self.reference, gpus=self.gpus)
+        return DockerLauncher(self.reference, gpus=self.gpus, stack=self.stack)
 
 
 Place = Environment | Image

@@ -19,6 +19,7 @@ from stack_builder import jsontext
 from stack_builder.errors import IntegrityError, StackbError, UsageError
 from stack_builder.files import atomic_write
 from stack_builder.progress import Progress
+from stack_builder.stack.spec import argument
 
 SCHEMA_VERSION = 1
 MAX_LOCK_FILE = 64 << 20  # bytes
@@ -217,23 +218,24 @@ class Lock:
         return json.dumps(body, indent=1, sort_keys=True) + "\n"
 
 
-def parse(text: str, where: object) -> Lock:
+def parse(text: str, where: Path) -> Lock:
     """Read ``artifacts.json``.
 
     Raises:
         UsageError: not JSON, another schema version, unknown or missing fields.
     """
+    fix = f"run stackb lock {argument(where.parent)} to write it anew"
     try:
         body: Any = jsontext.loads(text)
         if not isinstance(body, dict):
             raise ValueError("not a JSON object")
         if body.pop("schema_version", None) != SCHEMA_VERSION:
-            raise UsageError("written by another version of stackb", where=where, fix="run stackb lock again")
+            raise UsageError("written by another version of stackb", where=where, fix=fix)
         lock = TypeAdapter(Lock).validate_python(body)
     except (ValueError, AttributeError, RecursionError) as error:
-        raise UsageError(f"not a lock: {_first_line(error)}", where=where, fix="run stackb lock again") from error
+        raise UsageError(f"not a lock: {_first_line(error)}", where=where, fix=fix) from error
     if list(lock.artifacts) != sorted(lock.artifacts, key=lambda a: a.name):
-        raise UsageError("artifacts are not sorted by name", where=where, fix="run stackb lock again")
+        raise UsageError("artifacts are not sorted by name", where=where, fix=fix)
     return lock
 
 
@@ -245,11 +247,12 @@ def load(folder: Path) -> Lock:
         IntegrityError: its two files were not written together.
     """
     lock, requirements = read(folder)
+    stack = argument(folder)
     if lock.requirements_sha256 != sha256_text(requirements):
         raise IntegrityError(
             "requirements.txt is not the one that artifacts.json was written with",
             where=folder,
-            fix=f"run stackb lock {folder.name} --check to see where they differ, stackb lock to write both",
+            fix=f"run stackb lock {stack} --check to see where they differ, stackb lock {stack} to write both",
         )
     return lock
 
@@ -289,7 +292,7 @@ def sha256_text(text: str) -> str:
 def _text(folder: Path, name: str) -> str:
     path = folder / name
     if not path.is_file():
-        raise UsageError(f"this stack has no lock: no {name}", where=folder, fix=f"run stackb lock {folder.name}")
+        raise UsageError(f"this stack has no lock: no {name}", where=folder, fix=f"run stackb lock {argument(folder)}")
     if path.stat().st_size > MAX_LOCK_FILE:
         raise UsageError(f"larger than {MAX_LOCK_FILE} bytes", where=path)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
@@ -243,6 +244,11 @@ def find(stack: str | None) -> Path:
     raise UsageError(
         f"no stack '{stack}'", fix=f"choose one of {', '.join(available())} or give a folder with a stack.toml"
     )
+
+
+def argument(folder: Path) -> str:
+    """A stack as a user writes it in a command: the name of one that ships with the tool, else its folder, quoted."""
+    return folder.name if folder.parent == resources.lockfiles() else shlex.quote(str(folder))
 
 
 def load(folder: Path) -> StackSpec:

@@ -91,7 +91,7 @@ def _check(response: httpx.Response, url: str, start: int, size: int | None) -> 
         length = response.headers.get("content-length", "")
         total = int(length) if length.isdecimal() else None
     if size is not None and total is not None and total != size:
-        fix = "run stackb lock --check to see what the index offers now"
+        fix = "run stackb lock STACK --check to see what the index offers now"
         raise IntegrityError(f"file has {total} bytes on the server, the lock says {size}", where=where, fix=fix)
 
 

@@ -30,7 +30,7 @@ SPARE = 256 << 20  # bytes that stay free on the disk
 MAX_FOLDER = 1_000_000  # files looked at below --from
 _LEAVE = 0.5  # seconds that running downloads get to end after the first failure
 
-_RELOCK = "run stackb lock --check to see what the index offers now"
+_RELOCK = "run stackb lock STACK --check to see what the index offers now"
 
 
 class Source(StrEnum):

@@ -50,9 +50,9 @@ class Store:
             UsageError: no sha256, the sha256 of nothing, or not the name of a wheel.
         """
         if not _SHA256.fullmatch(sha256):
-            raise UsageError(f"'{sha256[:80]}' is no sha256", where=filename, fix="run stackb lock again")
+            raise UsageError(f"'{sha256[:80]}' is no sha256", where=filename, fix="run stackb lock STACK again")
         if sha256 == _OF_NOTHING:
-            fix = "run stackb lock again: the index answered with an error page when this hash was taken"
+            fix = "run stackb lock STACK again: the index answered with an error page when this hash was taken"
             raise UsageError("the sha256 is that of an empty file", where=filename, fix=fix)
         return self.root / sha256[:2] / sha256 / parse_name(filename).filename
 
@@ -252,5 +252,5 @@ def _mismatch(where: str, expected: str, got: str, size: int) -> IntegrityError:
     return IntegrityError(
         f"sha256 is {got} ({size} bytes), the lock says {expected}: damaged, or another file uploaded under this name",
         where=where,
-        fix="run stackb lock --check to see what the index offers now",
+        fix="run stackb lock STACK --check to see what the index offers now",
     )

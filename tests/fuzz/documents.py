@@ -143,7 +143,9 @@ def examine_stack(data: bytes) -> None:
 
 @cache
 def _lock_body() -> dict[str, object]:
-    body: dict[str, object] = json.loads((resources.lockfiles() / "cu130-sglang-0.5.9" / "artifacts.json").read_text())
+    body: dict[str, object] = json.loads(
+        (resources.lockfiles() / "cu130-sglang-0.5.9" / Path("artifacts.json")).read_text()
+    )
     rows = body["artifacts"]
     assert isinstance(rows, list)
     body["artifacts"] = [row for row in rows if row["name"] in ("sgl-kernel", "torch", "numpy", "torchaudio")]
@@ -169,8 +171,8 @@ def examine_lock(data: bytes) -> None:
     if data[:1] == b"R":
         requirements.parse(text, "requirements.txt")
         return
-    read = lock.parse(text, "artifacts.json")
-    assert lock.parse(read.to_json(), "again").to_json() == read.to_json()
+    read = lock.parse(text, Path("artifacts.json"))
+    assert lock.parse(read.to_json(), Path("again")).to_json() == read.to_json()
     assert len(read.sha256) == 64
     assert all(artifact.cuda_majors is not None for artifact in read.artifacts)
 
@@ -233,7 +235,7 @@ def examine_receipt(data: bytes) -> None:
     with scratch() as folder:
         (folder / "receipt.json").write_bytes(data)
         read = receipt.load(folder / "receipt.json")
-    assert receipt.parse(read.to_json(), "again") == read
+    assert receipt.parse(read.to_json(), Path("again")) == read
     provenance.render(read)
 
 

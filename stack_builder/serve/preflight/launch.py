@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stack_builder import resources
 from stack_builder.diagnose.host import HostFacts, collect_host
 from stack_builder.report import Finding, Skipped
 from stack_builder.report.model import Json
 from stack_builder.serve.place import Place
 from stack_builder.serve.plan import LaunchPlan
 from stack_builder.sglang.argv import value_of
-from stack_builder.stack.spec import StackSpec
+from stack_builder.stack.spec import StackSpec, argument
 
 _TENSOR = ("--tp-size", "--tp", "--tensor-parallel-size")
 _PIPELINE = ("--pp-size", "--pp", "--pipeline-parallel-size")
@@ -49,8 +48,7 @@ class Launch:
     @property
     def stack(self) -> str:
         """The stack as a user writes it: the name of one that ships with the tool, else its folder."""
-        name = self.spec.stack.name
-        return name if self.folder == resources.lockfiles() / name else str(self.folder)
+        return argument(self.folder)
 
     @property
     def model_folders(self) -> tuple[Path, ...]:

@@ -40,4 +40,5 @@ def _held_against(launch: Launch, lock: locks.Lock) -> Said:
     if found is None:
         return Said(skipped=tuple(catalogue.skipped(rule, why_not) for rule in ("RUN012", "PATCH006")))
     series = model.series(launch.spec.patches.series, launch.folder)
-    return Said(*judge_image(lock, launch.spec, series, found, image=launch.place.reference, gpu=launch.architecture))
+    image, gpu = launch.place.reference, launch.architecture
+    return Said(*judge_image(lock, launch.spec, series, found, image=image, gpu=gpu, stack=launch.stack))

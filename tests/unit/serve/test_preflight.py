@@ -115,14 +115,14 @@ def test_an_image_says_what_it_was_built_from() -> None:
 
     def judged(**changes: str) -> list[tuple[str, Severity]]:
         given = {**labels, **{f"dev.stackb.{name}": value for name, value in changes.items()}}
-        findings, skipped = judge_image(lock, spec, series, given, image="i", gpu="sm_120")
+        findings, skipped = judge_image(lock, spec, series, given, image="i", gpu="sm_120", stack="g/s")
         assert not skipped
         return [(finding.rule, finding.severity) for finding in findings]
 
     assert judged() == []
     assert judged(lock="0" * 64) == [("RUN012", Severity.WARNING)]
     assert judged(patches=labels["dev.stackb.patches"].partition(" ")[2]) == [("PATCH006", Severity.ERROR)]
-    findings, skipped = judge_image(lock, spec, series, {}, image="foreign", gpu="sm_120")
+    findings, skipped = judge_image(lock, spec, series, {}, image="foreign", gpu="sm_120", stack="g/s")
     assert (findings, {entry.rule for entry in skipped}) == ((), {"RUN012", "PATCH006"})
 
 

@@ -67,7 +67,7 @@ def test_what_is_refused(change: Any, message: str) -> None:
     body = json.loads((FOLDERS[0] / "artifacts.json").read_text())
     change(body)
     with pytest.raises(UsageError, match=message) as error:
-        lock.parse(json.dumps(body), "artifacts.json")
+        lock.parse(json.dumps(body), Path("artifacts.json"))
     assert len(str(error.value).splitlines()) == 1
 
 
@@ -75,15 +75,17 @@ def test_what_is_refused(change: Any, message: str) -> None:
 @given(st.one_of(st.text(max_size=100), st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps)))
 def test_any_text_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError):
-        lock.parse(text, "artifacts.json")
+        lock.parse(text, Path("artifacts.json"))
 
 
 def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
     locked, text = lock.read(FOLDERS[0])
     lock.save(tmp_path, locked, text)
     (tmp_path / "requirements.txt").write_text(text + "# a comment\n")
-    with pytest.raises(IntegrityError, match="is not the one that"):
+    with pytest.raises(IntegrityError, match="is not the one that") as error:
         lock.load(tmp_path)
+    assert f"Run stackb lock {tmp_path} --check" in str(error.value)  # by its name, another stack would be meant
+    assert f"stackb lock {tmp_path} to write both" in str(error.value)
     (tmp_path / "requirements.txt").unlink()
     with pytest.raises(UsageError, match=r"no requirements\.txt"):
         lock.load(tmp_path)

@@ -132,3 +132,9 @@ def test_any_text_is_a_stack_or_one_line(text: str) -> None:
         assert "not TOML" in refused(text)
     else:
         refused(text)
+
+
+def test_a_command_names_a_stack_of_ones_own_by_its_folder(tmp_path: Path) -> None:
+    assert spec.argument(spec.find(None)) == "cu130-sglang-0.5.23"
+    assert spec.argument(tmp_path / "g" / "s") == f"{tmp_path}/g/s"
+    assert spec.argument(Path("my stacks/s")) == "'my stacks/s'"
