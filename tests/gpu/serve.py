@@ -181,7 +181,8 @@ def main() -> None:
         except Exception as error:  # record the rest all the same
             RECORD[f"{name}: error"] = f"{type(error).__name__}: {error}"
         sys.stderr.write(f"{name}: {time.monotonic() - started:.0f} s\n")
-        (OUT / "serve.json").write_text(json.dumps(RECORD, indent=1, default=str))
+        text = json.dumps(RECORD, indent=1, default=str)
+        (OUT / "serve.json").write_text(text.replace(f"{Path.cwd()}/", ""))  # where the checkout lay tells nobody
     for name, result in RECORD.items():
         if isinstance(result, dict) and "exit" in result:
             sys.stderr.write(f"{result['exit']!s:>5}  {result['seconds']:>6} s  {name}\n")
