@@ -41,25 +41,29 @@ def _object(environment: Environment, found: Object, known: Knowledge) -> Iterat
         yield catalogue.finding("ABI011", detail=found.unread, object=found.path, distribution=found.owner)
         return
     yield from _foreign_module(environment, found)
-    yield from _libraries(environment, found)
+    yield from _libraries(environment, found, known)
     yield from _versions(found)
     yield from _symbols(environment, found, known)
     yield from _stable(environment, found, known)
 
 
-def _libraries(environment: Environment, found: Object) -> Iterator[Finding]:
+def _libraries(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
     """Libraries that are nowhere, and those that lie where the loader does not look."""
     missing = relevance.libraries_to_report(environment, found)
     absent = [m for m in missing if not m.on_disk and not (m.other_majors and cuda_majors([m.soname]))]  # CUDA001's
     if absent:
         names = ", ".join(m.soname for m in absent)
+        foreign = [m for m in absent if _is_of_other_cuda(environment, m.soname)]
+        majors = cuda_majors(m.soname for m in foreign)
+        mixed = abi_fixes.for_other_cuda(environment, found, min(majors), known.fixes) if majors else ()
         yield catalogue.finding(
             "ABI002",
             detail=f"No folder of the target holds {names}{_needed_by(environment, found, absent[0])}.",
             object=found.path,
             distribution=found.owner,
             evidence={"libraries": [m.soname for m in absent], "needed_by": absent[0].needed_by},
-            fix=tuple(dict.fromkeys(_library_fix(environment, m.soname) for m in absent)),
+            cause="cuda_major_mixed_between_wheels" if foreign else None,
+            fix=(*mixed, *dict.fromkeys(_library_fix(environment, m.soname) for m in absent if m not in foreign)),
         )
     for hidden in (m for m in missing if m.on_disk):
         place = environment.short(hidden.on_disk[0])
@@ -78,6 +82,12 @@ def _libraries(environment: Environment, found: Object) -> Iterator[Finding]:
             severity=Severity.NOTE if relevance.is_opened_by_package(environment, hidden) else None,
             fix=_visible_fixes(environment, hidden),
         )
+
+
+def _is_of_other_cuda(environment: Environment, soname: str) -> bool:
+    """Whether a library is of another CUDA major than torch, so that to install it would only mix the two further."""
+    torch, majors = environment.torch, cuda_majors([soname])
+    return bool(majors) and torch is not None and torch.cuda_major is not None and torch.cuda_major not in majors
 
 
 def _needed_by(environment: Environment, found: Object, missing: MissingLibrary) -> str:

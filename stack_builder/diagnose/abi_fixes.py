@@ -230,7 +230,7 @@ def wheel_of_library(soname: str, environment: Environment) -> str | None:
     required = next((r for r in _requires_of_torch(environment) if canonicalize_name(r.name) == wheel), None)
     if required is not None and required.specifier:
         return f"{wheel}{required.specifier}"
-    if torch is not None and torch.cuda and wheel.startswith("nvidia-cuda-"):
+    if torch is not None and torch.cuda_major in cuda_majors([soname]) and wheel.startswith("nvidia-cuda-"):
         return f"{wheel}=={torch.cuda}.*"
     return wheel
 

@@ -194,6 +194,17 @@ def test_a_library_that_is_nowhere_names_the_wheel_for_torchs_own_cuda() -> None
     assert finding.fix == ("Install nvidia-cuda-nvrtc==13.0.*, which ships libnvrtc.so.13",)
 
 
+def test_a_library_of_cuda_13_under_a_cuda_12_torch_is_no_library_to_install() -> None:
+    """There is no nvidia-cuda-nvrtc of CUDA 12: on PyPI that name begins with 13.0."""
+    missing = (MissingLibrary("libnvrtc.so.13", OPS), MissingLibrary("libnuma.so.1", OPS))
+    facts = environment(kernel(missing_libraries=missing), torch="2.9.1+cu128", cuda="12.8")
+    finding = only(abi.judge_abi(facts, KNOWN))
+    assert (finding.rule, finding.cause) == ("ABI002", "cuda_major_mixed_between_wheels")
+    assert not any("nvidia-cuda-nvrtc" in fix for fix in finding.fix)
+    assert "sgl-kernel==0.3.21" in finding.fix[0]
+    assert "libnuma.so.1" in finding.fix[-1]
+
+
 def test_a_library_off_the_search_path_is_to_be_made_visible_not_installed() -> None:
     lies = "/usr/local/cuda-13.0/lib64/libnvrtc.so.13"
     found = kernel(missing_libraries=(MissingLibrary("libnvrtc.so.13", OPS, on_disk=(lies,)),))
