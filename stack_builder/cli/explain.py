@@ -25,8 +25,8 @@ def command(
 ) -> None:
     """Read an error text or a whole server log: ranked causes, evidence lines, fix; what to look at next.
 
-    Ends with 0 when the log shows no failure, 1 when a cause was found, 3 when something failed but no known error
-    text occurs.
+    Ends with 0 when the text shows a server that runs and no failure, 1 when a cause was found, 3 when it could not
+    be told: no known error text occurs.
     """
     if gpu is not None and target is None:
         raise UsageError("--gpu needs --target", fix="name the environment that the text comes from")
@@ -45,7 +45,7 @@ def _confirmed(report: Report, target: str, gpu: str | None) -> Report:
 
 def _explained(file: str) -> Report:
     if file == "-":
-        if sys.stdin.isatty():
+        if sys.stdin is None or sys.stdin.isatty():  # None: the shell closed it (<&-)
             raise UsageError("nothing to read", fix="give a file, or pipe the text in")
         return explain(sys.stdin.buffer, "-")
     path = Path(file)

@@ -30,7 +30,7 @@ def explain(stream: BinaryIO, name: str) -> Report:
 
     Returns:
         a report whose first finding is the most convincing cause; verdict ``incomplete`` where no known error text
-        was found although something failed, ``pass`` where the text shows a server that ran and no failure.
+        was found and nothing shows that none had to be, ``pass`` where the text shows a server that ran and no failure.
 
     Raises:
         UsageError: the text is empty.

@@ -124,6 +124,19 @@ def test_a_clean_stop_is_no_failure(capsys: pytest.CaptureFixture[str], tmp_path
     assert "nothing is wrong" in capsys.readouterr().out
 
 
+def test_a_text_of_which_nothing_is_known_could_not_be_told(tmp_path: Path) -> None:
+    (tmp_path / "diary").write_text("It rained all day, and I read.\n")
+    assert run(["explain", str(tmp_path / "diary")]) == 3
+
+
+def test_a_closed_standard_input_is_nothing_to_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    assert run(["explain"]) == 2
+    assert "nothing to read" in capsys.readouterr().err
+
+
 def test_an_unknown_failure_is_shown_and_not_guessed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text(traceback("zebra.StripeError: stripes are vertical\n"))
