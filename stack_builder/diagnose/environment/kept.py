@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -33,10 +34,11 @@ def kept(identity: str | None, collect: Callable[[], facts.Environment]) -> fact
     path = resources.cache() / "facts" / "environment" / name[:2] / f"{name}.json"
     try:
         return facts.load(path)
-    except (FileNotFoundError, UsageError, UnicodeDecodeError):  # what does not parse counts as absent
+    except (OSError, UsageError, UnicodeDecodeError):  # what cannot be read or does not parse counts as absent
         pass
     environment = collect()
-    atomic_write(path, environment.to_json())
+    with suppress(OSError):  # a cache of somebody else, or a full disk, costs only the next call's time
+        atomic_write(path, environment.to_json())
     return environment
 
 

@@ -74,6 +74,20 @@ def test_other_code_reads_again(folder: Path, tmp_path: Path, monkeypatch: pytes
         kept._code.cache_clear()
 
 
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_facts_that_cannot_be_kept_are_read_each_time(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Root may write anywhere, so a file where a folder has to be (and the reverse) stands for a cache of others."""
+    collected(folder, monkeypatch)
+    (path,) = (resources.cache() / "facts/environment").glob("*/*.json")
+    path.unlink()
+    if kind == "folder":
+        (path / "of others").mkdir(parents=True)
+    else:
+        path.parent.rmdir()
+        path.parent.touch()
+    assert [collected(folder, monkeypatch) for _ in range(2)] == [("1.0", 1), ("1.0", 1)]
+
+
 def test_what_is_kept_and_damaged_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collected(folder, monkeypatch)
     (path,) = (resources.cache() / "facts/environment").glob("*/*.json")
