@@ -49,7 +49,10 @@ def knowledge(environment: Environment, fixes: FixSource, gpu: Gpu | None = None
 
 
 def weighed(finding: Finding, environment: Environment, known: Knowledge) -> Finding:
-    """What a process never needs cannot break it: such an object's findings become notes that say why."""
+    """What a process never needs cannot break it: such an object's findings become notes that say why.
+
+    Of a variant that its package passes over nothing is to be mended.
+    """
     if finding.severity is Severity.NOTE or finding.object is None:
         return finding
     found = environment.object_at(finding.object)
@@ -59,6 +62,7 @@ def weighed(finding: Finding, environment: Environment, known: Knowledge) -> Fin
         why = "The GPU that was named loads the other architecture's file."
     elif found.path in known.excused:
         why = "It is one of several variants that its package chooses from."
+        finding = dataclasses.replace(finding, fix=())
     elif not is_essential(found) or is_one_feature(environment, found):
         why = "Only what this object serves is affected."
     else:

@@ -8,7 +8,7 @@ import pytest
 from stack_builder.diagnose import cuda
 from stack_builder.diagnose.abi_fixes import FixSource
 from stack_builder.diagnose.abi_history import KernelRelease, TorchHistory, TorchRelease
-from stack_builder.diagnose.abi_relevance import Knowledge
+from stack_builder.diagnose.abi_relevance import Knowledge, knowledge
 from stack_builder.diagnose.environment.facts import (
     Distribution,
     Environment,
@@ -69,6 +69,18 @@ def test_a_cuda_12_kernel_under_a_cuda_13_torch_is_the_wrong_wheel() -> None:
     assert (finding.rule, finding.cause) == ("CUDA001", "cuda_major_mixed_between_wheels")
     assert "install sglang-kernel==0.4.5" in finding.fix[0]
     assert not any("nvidia-cuda-nvrtc-cu12" in fix for fix in finding.fix)
+
+
+def test_a_variant_that_its_package_passes_over_asks_for_nothing() -> None:
+    path = f"{SITE}/nccl/ep/lib/cu12/libnccl_ep.so"
+    missing = MissingLibrary("libcudart.so.12", path, other_majors=(f"{SITE}/nvidia/cu13/lib/libcudart.so.13",))
+    variants = (
+        Object(path, "nccl4py 0.4.1", ("libcudart.so.12",), missing_libraries=(missing,)),
+        Object(path.replace("cu12", "cu13"), "nccl4py 0.4.1", ("libcudart.so.13",)),
+    )
+    facts = environment(*variants)
+    finding = only(cuda.judge_cuda(facts, knowledge(facts, SOURCE), expected=None))
+    assert (finding.rule, finding.severity, finding.fix) == ("CUDA001", Severity.NOTE, ())
 
 
 def test_only_cuda_12s_nvrtc_under_a_cuda_13_torch_and_kernel_asks_for_the_library() -> None:
