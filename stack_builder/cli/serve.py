@@ -131,6 +131,7 @@ def _check(
     """Stop before the start where the checks find an error; say aside what else they found."""
     from stack_builder.diagnose import catalogue
     from stack_builder.serve.preflight import Launch, preflight, stops
+    from stack_builder.serve.preflight.images import labels as image_labels
     from stack_builder.serve.processes import check_port
 
     for rule in despite:
@@ -139,7 +140,9 @@ def _check(
         check_port(plan.request.port)
     checked = preflight(Launch.here(plan, spec, folder, place, gpu=gpu))
     if only:
-        raise typer.Exit(emit(checked, format))
+        # A start from an image that is not there fails, whatever the other checks did not find.
+        absent = isinstance(place, Image) and image_labels(place.reference, stacks.argument(folder))[0] is None
+        raise typer.Exit(emit(checked, format, strict=absent))
     standing = stops(checked, despite)
     if standing:
         emit(checked, format)

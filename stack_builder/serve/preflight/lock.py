@@ -36,7 +36,7 @@ def _held_against(launch: Launch, lock: locks.Lock) -> Said:
         requirements = launch.folder / "requirements.txt"
         target = launch.place.target
         return Said(judge_installed(lock, installed, target=target, requirements=requirements, leave_out="sglang"))
-    found, why_not = labels(launch.place.reference)
+    found, why_not = labels(launch.place.reference, launch.stack)
     if found is None:
         return Said(skipped=tuple(catalogue.skipped(rule, why_not) for rule in ("RUN012", "PATCH006")))
     series = model.series(launch.spec.patches.series, launch.folder)
