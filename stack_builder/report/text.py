@@ -21,6 +21,8 @@ _MAX_VALUE = 400  # characters of one value of evidence
 _MAX_ITEMS = 8  # items of one list of evidence
 _MAX_FACTS = 16
 
+_Remedy = tuple[str | None, tuple[str, ...]]  # cause and fixes of a finding
+
 
 def render_text(report: Report, console: Console) -> None:
     """Print ``report``; the first two lines say what is wrong and what to do first."""
@@ -29,12 +31,15 @@ def render_text(report: Report, console: Console) -> None:
     first = first_step(report)
     if first is not None:
         page.line(first, head="First: ")
+    told: dict[str, _Remedy] = {}  # of the last finding of each rule
     for severity in Severity:
         group = [finding for finding in report.findings if finding.severity is severity]
         if group:
             page.heading(f"{severity.value.upper()}S" if len(group) > 1 else severity.value.upper())
             for finding in group:
-                _finding(page, finding)
+                remedy = (finding.cause, finding.fix)
+                _finding(page, finding, again=told.get(finding.rule) == remedy)
+                told[finding.rule] = remedy
     if report.skipped:
         page.heading("SKIPPED (not checked is not passed)")
         for skipped in report.skipped:
@@ -88,7 +93,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _finding(page: _Page, finding: Finding) -> None:
+def _finding(page: _Page, finding: Finding, *, again: bool) -> None:
+    """Print one finding; ``again``: its fixes stand with the last finding of its rule and are not repeated."""
     page.line(finding.title, head=f"  {printable(finding.rule):<8} ", style=_STYLE[finding.severity])
     inside = " " * 11
     where = " of ".join(part for part in (finding.object, finding.distribution) if part)
@@ -100,6 +106,9 @@ def _finding(page: _Page, finding: Finding) -> None:
         page.line(finding.cause, head=f"{inside}cause: ")
     for key, value in finding.evidence.items():
         _value(page, f"{inside}{printable(key).replace('_', ' ')}: ", value)
+    if finding.fix and again:
+        page.line(f"as for {finding.rule} above", head=f"{inside}fix: ")
+        return
     for number, fix in enumerate(finding.fix, 1):
         page.line(fix, head=f"{inside}fix: " if len(finding.fix) == 1 else f"{inside}fix {number}: ")
 

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -100,6 +101,15 @@ def test_text_leads_with_verdict_and_first_step() -> None:
     assert lines[0] == "venv:/opt/venv: 1 error, 1 note, 1 rule skipped"
     assert lines[1] == "First: install torch 2.9.1"
     assert lines.index("ERROR") < lines.index("NOTE") < lines.index("SKIPPED (not checked is not passed)")
+
+
+def test_fixes_that_several_findings_share_stand_once() -> None:
+    other = dataclasses.replace(ERROR, object="sgl_kernel/sm90/common_ops.abi3.so")
+    mended_otherwise = dataclasses.replace(ERROR, fix=("install torch 2.9.1",))
+    page = text(Report(Target("venv", "/opt/venv"), (ERROR, other, mended_otherwise, other)))
+    assert page.count("fix 2: or install sglang-kernel 0.4.3") == 2  # "above" is the last one of the rule
+    assert page.count("fix: as for ABI001 above") == 1
+    assert page.count("fix: install torch 2.9.1") == 1
 
 
 def test_text_is_plain_when_piped_and_breaks_no_symbol() -> None:
