@@ -78,6 +78,24 @@ class MachineError(StackbError):
     exit_code = ExitCode.COULD_NOT_CHECK
 
 
+def no_engine(error: BaseException, *, fix: str) -> MachineError:
+    """Say why no Docker engine answers: docker-py wraps the one cause that the user can mend by a permission.
+
+    Args:
+        error: what connecting raised.
+        fix: what to do where it is not a missing permission.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, PermissionError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return MachineError(f"no Docker engine answers ({' '.join(str(error).split())[:300]})", fix=fix)
+    return MachineError(
+        "this user has no permission on the Docker engine's socket",
+        fix="join the group docker (sudo usermod -aG docker USER, then log in again), or run it with sudo",
+    )
+
+
 _OS_FIXES = {
     errno.ENOSPC: "free some space or point STACKB_CACHE_DIR at a larger disk",
     errno.EDQUOT: "free some space or point STACKB_CACHE_DIR at a larger disk",

@@ -15,7 +15,7 @@ from stack_builder.diagnose.doctor_targets import Subject
 from stack_builder.diagnose.environment import python as pythons
 from stack_builder.diagnose.environment.collect import Scene
 from stack_builder.diagnose.target import TargetSpec
-from stack_builder.errors import MachineError, UsageError
+from stack_builder.errors import MachineError, UsageError, no_engine
 from stack_builder.trees import FileTree
 from stack_builder.trees.blobs import find_image, open_blobs
 from stack_builder.trees.members import MemberCache
@@ -127,5 +127,4 @@ def _docker(reference: str) -> Iterator[DockerClient]:
         fix = f"run docker pull {reference}, or name an archive with oci:TAR"
         raise MachineError("Docker does not have this image", where=reference, fix=fix) from error
     except (DockerException, requests.RequestException) as error:
-        line = str(error).splitlines()[0]
-        raise MachineError(f"no Docker engine: {line}", fix="start it, or name an archive with oci:TAR") from error
+        raise no_engine(error, fix="start one, or name an archive with oci:TAR") from error

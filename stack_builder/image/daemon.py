@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from stack_builder.errors import MachineError
+from stack_builder.errors import MachineError, no_engine
 from stack_builder.image.oci import MANIFEST_TYPE, Image, archive_members
 from stack_builder.image.store import BlobStore
 from stack_builder.progress import Progress, Task
@@ -44,9 +44,7 @@ def connect() -> docker.DockerClient:
         client = docker.from_env(timeout=_TIMEOUT)
         client.ping()
     except docker.errors.DockerException as error:
-        raise MachineError(
-            f"no Docker engine answers ({_line(error)})", fix="start one, or set DOCKER_HOST, or give --output DIR"
-        ) from error
+        raise no_engine(error, fix="start one, or set DOCKER_HOST, or give --output DIR") from error
     return client
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from stack_builder.errors import MachineError
+from stack_builder.errors import MachineError, no_engine
 from stack_builder.serve.plan import LaunchPlan
 from stack_builder.serve.processes import ProcessId, end_session, listener, session_members
 
@@ -201,7 +201,7 @@ class DockerLauncher:
             raise MachineError(_engine_says(error), where=self._image) from error
         except docker.errors.DockerException as error:
             fix = "start Docker, or serve from a virtual environment with --in local"
-            raise MachineError("no Docker engine answers", fix=fix) from error
+            raise no_engine(error, fix=fix) from error
         # A process of its own, so that the log goes on when a detached stackb has left.
         with log.open("wb") as output:
             pump = subprocess.Popen(

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from stack_builder import resources
-from stack_builder.errors import MachineError
+from stack_builder.errors import MachineError, no_engine
 from stack_builder.files import atomic_write
 from stack_builder.serve.launchers import DockerServer, LocalServer, Server
 from stack_builder.serve.processes import ProcessId
@@ -102,7 +102,7 @@ def _container(identifier: str) -> Server | None:
     except docker.errors.NotFound:
         return None
     except docker.errors.DockerException as error:
-        raise MachineError("no Docker engine answers", fix="start Docker") from error
+        raise no_engine(error, fix="start Docker") from error
 
 
 def _folder() -> Path:

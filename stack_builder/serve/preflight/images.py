@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stack_builder.errors import no_engine
+
 
 def labels(reference: str, stack: str) -> tuple[Mapping[str, str] | None, str]:
     """The labels of an image, or None and why they cannot be had.
@@ -22,5 +24,5 @@ def labels(reference: str, stack: str) -> tuple[Mapping[str, str] | None, str]:
         return dict(docker.from_env().images.get(reference).labels), ""
     except docker.errors.ImageNotFound:
         return None, f"the Docker engine has no image {reference}: run stackb build {stack} --output docker:{reference}"
-    except docker.errors.DockerException:
-        return None, "no Docker engine answers"
+    except docker.errors.DockerException as error:
+        return None, str(no_engine(error, fix="start Docker"))

@@ -161,6 +161,21 @@ def test_no_engine_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "\n" not in line
 
 
+def test_a_socket_that_the_user_may_not_use_is_called_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")  # as for a user outside the group docker; root meets none
+
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    with warnings.catch_warnings():  # docker-py forgets to close the socket that it could not connect
+        warnings.simplefilter("ignore", ResourceWarning)
+        with pytest.raises(MachineError, match="no permission on the Docker engine's socket") as caught:
+            daemon.connect()
+        assert "group docker" in str(caught.value)
+        del caught
+        gc.collect()
+
+
 def until(holds: Callable[[], object]) -> None:
     for _ in range(1000):
         if holds():
