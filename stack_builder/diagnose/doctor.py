@@ -154,8 +154,15 @@ def _follows_from_cpu_torch(finding: Finding) -> bool:
 
 
 def _rank(finding: Finding) -> tuple[int, int, str, str]:
-    place = _ORDER.index(finding.rule) if finding.rule in _ORDER else len(_ORDER)
+    rule = "ABI002" if _is_of_torchs_cuda(finding) else finding.rule
+    place = _ORDER.index(rule) if rule in _ORDER else len(_ORDER)
     return list(Severity).index(finding.severity), place, finding.rule, finding.object or ""
+
+
+def _is_of_torchs_cuda(finding: Finding) -> bool:
+    """Whether it is a library that is missing, not a wrong build that explains others, although two majors meet."""
+    majors, torch = finding.evidence.get("object_cuda_major"), finding.evidence.get("torch_cuda")
+    return isinstance(majors, list) and isinstance(torch, str) and torch.partition(".")[0] in map(str, majors)
 
 
 def _skipped(environment: Environment, gpu: Gpu | None) -> Iterable[Skipped]:

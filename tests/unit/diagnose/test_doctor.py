@@ -19,6 +19,7 @@ from stack_builder.diagnose.environment.facts import (
     Distribution,
     Environment,
     MissingLibrary,
+    MissingSymbol,
     Object,
     Python,
     SharedFile,
@@ -44,6 +45,22 @@ def test_what_explains_the_rest_comes_first() -> None:
     findings, _ = doctor.judge(facts, SOURCE)
     assert [f.rule for f in findings] == ["CUDA003", "ABI009", "ABI002"]
     assert findings[2].object == "sgl_kernel/sm100/common_ops.abi3.so"
+
+
+def test_a_kernel_that_is_not_for_torch_comes_before_a_library_that_torch_lacks() -> None:
+    cpu, ops = f"{SITE}/torch/lib/libtorch_cpu.so", f"{SITE}/sgl_kernel/sm100/common_ops.abi3.so"
+    cupti = MissingLibrary("libcupti.so.12", cpu, other_majors=(f"{SITE}/nvidia/cu13/lib/libcupti.so.13",))
+    symbol = "_ZN3c1013MessageLoggerC1EPKciib"
+    facts = dataclasses.replace(
+        PLAIN,
+        torch=Torch(f"{SITE}/torch", "2.8.0+cu128", "12.8"),
+        objects=(
+            Object(cpu, "torch 2.8.0", missing_libraries=(cupti,)),
+            Object(ops, "sglang-kernel 0.4.10", missing_symbols=(MissingSymbol(symbol, symbol),)),
+        ),
+    )
+    findings, _ = doctor.judge(facts, SOURCE)
+    assert [(f.rule, f.severity) for f in findings] == [("ABI001", Severity.ERROR), ("CUDA001", Severity.ERROR)]
 
 
 def test_notes_of_one_distribution_stand_together_and_lose_nothing() -> None:
