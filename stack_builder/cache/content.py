@@ -46,7 +46,7 @@ KINDS = (
     Kind("stacks", "folders of stacks that were used", "*"),
 )
 
-SCRAPS = ("**/.*.part", "**/.part", "**/.link", "**/*.part", "oci/partial/*", "base/new-*", "scratch/*")
+SCRAPS = ("**/.link", "**/*.part", "oci/partial/*", "base/new-*", "scratch/*")
 """What commands work on, and what they leave when they are killed."""
 
 
@@ -93,8 +93,17 @@ def items(cache: Path) -> Iterator[Item]:
     """Yield all items, kind by kind; what is being made is none yet."""
     for kind in KINDS:
         for path in sorted((cache / kind.name).glob(kind.items)):
-            if path.suffix not in (".part", ".lock") and not path.name.startswith((".", "new-")):
+            if (
+                path.suffix not in (".part", ".lock")
+                and not path.name.startswith((".", "new-"))
+                and not _arriving(path)
+            ):
                 yield Item(kind, path, _used(path), tuple(files(path)))
+
+
+def _arriving(path: Path) -> bool:
+    """Whether it is the folder of a wheel that is not there yet: it holds what a download has brought so far."""
+    return (path / ".part").is_file() and all(entry.name.startswith(".") for entry in path.iterdir())
 
 
 def scraps(cache: Path) -> Iterator[Path]:

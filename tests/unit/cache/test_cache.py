@@ -82,6 +82,15 @@ def test_info_counts_what_the_file_system_counts(cache: Path, capsys: pytest.Cap
     assert capsys.readouterr().out.startswith(f"{cache}: ")
 
 
+def test_a_wheel_that_is_arriving_counts_once(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = cache / "wheels" / "ab" / f"ab{'0' * 62}" / ".part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"half")
+    found = kinds(capsys, "info")
+    assert (found["wheels"]["items"], found["unfinished"]["items"]) == (2, 1)
+    part.unlink()
+
+
 def test_nothing_that_is_needed_or_was_used_lately_goes(cache: Path, build: Call, hardened: Recorder) -> None:
     before = files(cache)
     assert run(["cache", "prune"]) == 0
