@@ -17,7 +17,11 @@ from stack_builder.stack import spec as stack_file
 from stack_builder.wheels.fetch import DEFAULT_JOBS, Fetched, Source, fetch, on_demand
 from stack_builder.wheels.store import Store
 
-_SAID = {Source.STORE: "already there", Source.FOLDER: "from the folder", Source.INDEX: "downloaded"}
+_SAID = {
+    Source.STORE: "already there, unchanged since their hash was checked",
+    Source.FOLDER: "from the folder, hashes right",
+    Source.INDEX: "downloaded, hashes right",
+}
 
 
 @in_use()
@@ -63,4 +67,4 @@ def _summary(stack: str, done: tuple[Fetched, ...], store: Store) -> str:
     parts = ", ".join(f"{counts[source]} {text}" for source, text in _SAID.items() if counts[source])
     total = progress.amount_text(sizes, "bytes")
     place = redacted(str(store.root))
-    return f"{stack}: {len(done)} wheels, {total}, all hashes right ({parts or 'none'}). Store: {place}"
+    return f"{stack}: {len(done)} wheels, {total}: {parts or 'none'}. Store: {place}"

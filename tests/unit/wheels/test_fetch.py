@@ -365,9 +365,11 @@ def test_the_command_reports_on_stderr_only(
     assert run(["fetch", str(stack)]) == 0
     shown = capfd.readouterr()
     assert shown.out == ""
-    assert "demo: 1 wheels, 1.0 MB, all hashes right (1 downloaded)" in shown.err
+    assert "demo: 1 wheels, 1.0 MB: 1 downloaded, hashes right. Store" in shown.err
     assert run(["fetch", str(stack), "--offline", "--print-paths"]) == 0
-    assert Path(capfd.readouterr().out.strip()).read_bytes() == BIG
+    shown = capfd.readouterr()
+    assert Path(shown.out.strip()).read_bytes() == BIG
+    assert "1.0 MB: 1 already there, unchanged since their hash was checked. Store" in shown.err
     index_server.files.clear()
     monkeypatch.setenv("STACKB_CACHE_DIR", str(stack / "other"))
     assert run(["fetch", str(stack)]) == 3
