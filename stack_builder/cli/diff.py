@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ from stack_builder.diagnose import difference
 from stack_builder.diagnose.difference import Change
 from stack_builder.diagnose.sglang import locate
 from stack_builder.elf.object import exports
-from stack_builder.errors import MachineError, StackbError, UsageError
+from stack_builder.errors import ExitCode, MachineError, StackbError, UsageError
 from stack_builder.patchset import model
 from stack_builder.patchset.states import State, assess
 from stack_builder.patchset.wheel import from_wheel
@@ -31,6 +31,7 @@ from stack_builder.trees.wheels import WheelsTree
 from stack_builder.wheels.archive import WheelArchive
 from stack_builder.wheels.store import Store
 
+_OPTIONS, _CONTRACT, _GATES = "SGLang options", "EAGLE-3 contract", "gates"
 # Libraries of torch that extensions link against.
 _TORCH_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_python.so")
 
@@ -71,31 +72,40 @@ def command(
     old, new = _Side.load(before), _Side.load(after)
     sections: dict[str, list[Change]] = {}
     skipped: dict[str, str] = {}
+    missing: set[str] = set()
     for title, changes in _sections(old, new, symbols=symbols):
         try:
             sections[title] = list(changes())
         except StackbError as error:
             skipped[title] = str(error)
+            if isinstance(error, MachineError):  # not one that says that a stack locks no SGLang
+                missing.add(title)
     if as_json:
         body = {title: [asdict(change) for change in changes] for title, changes in sections.items()}
         names = {"before": old.folder.name, "after": new.folder.name}
         write(json.dumps({**names, "changes": body, "skipped": skipped}, indent=1, ensure_ascii=False) + "\n")
-        return
+        raise typer.Exit(_ended(missing))
     write(f"{old.folder.name} -> {new.folder.name}\n")
     for title, found in sections.items():
         write(f"\n{title}: " + ("no change\n" if not found else f"{len(found)}\n"))
         write("".join(map(_line, found)))
     for title, reason in skipped.items():
         write(f"\n{title}: not compared: {printable(reason)}\n")
+    raise typer.Exit(_ended(missing))
+
+
+def _ended(missing: Set[str]) -> ExitCode:
+    """3 where nothing of SGLang was compared, which is most of what the command is asked for."""
+    return ExitCode.COULD_NOT_CHECK if missing >= {_OPTIONS, _CONTRACT, _GATES} else ExitCode.CLEAN
 
 
 def _sections(old: _Side, new: _Side, *, symbols: bool) -> Iterator[tuple[str, Callable[[], Iterator[Change]]]]:
     yield "platform", lambda: difference.platforms(old.spec, new.spec)
     yield "wheels", lambda: difference.wheels(old.lock, new.lock)
-    yield "SGLang options", lambda: difference.options(*(release.read(_source(side)).options for side in (old, new)))
-    yield "EAGLE-3 contract", lambda: difference.contract(*(contracts.read(_source(side)) for side in (old, new)))
+    yield _OPTIONS, lambda: difference.options(*(release.read(_source(side)).options for side in (old, new)))
+    yield _CONTRACT, lambda: difference.contract(*(contracts.read(_source(side)) for side in (old, new)))
     gpus = tuple(dict.fromkeys((*old.spec.stack.gpu, *new.spec.stack.gpu)))
-    yield "gates", lambda: difference.gates(*(table.read(_source(side), gpus) for side in (old, new)), gpus=gpus)
+    yield _GATES, lambda: difference.gates(*(table.read(_source(side), gpus) for side in (old, new)), gpus=gpus)
     yield "patches", lambda: _patches(old, new)
     if symbols:
         yield "symbols of torch", lambda: difference.symbols(*(_exports(side) for side in (old, new)))
