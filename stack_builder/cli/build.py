@@ -93,7 +93,7 @@ def command(
     place = stack_file.find(stack)
     spec, lock = stack_file.load(place), lock_file.load(place)
     said = progress.for_terminal()
-    goal = image_output.parse(output or f"out/{spec.stack.name}")
+    goal = image_output.parse(f"out/{spec.stack.name}" if output is None else output)
     if sign_with is not None and goal.receipt is None:
         raise UsageError("a signature needs a place beside the image", where="--sign-with", fix="write to DIR or TAR")
     source = base or base_source(spec.base)

@@ -92,8 +92,11 @@ def status(
         place.as_report_target(), seen, asked=wanted.asked, installed=contents.installed, interrupted=interrupted
     )
     if format is Format.TEXT:
-        rows = ((s.patch.id, s.status.state if s.status else "-", s.owner, _why(s)) for s in seen)
-        table(("patch", "state", "in", "why"), rows)
+        rows = [(s.patch.id, s.status.state if s.status else "-", s.owner, _why(s)) for s in seen]
+        if rows:
+            table(("patch", "state", "in", "why"), rows)
+        elif not report.findings:
+            typer.echo("no patch is for what is installed there", err=True)
         if not report.findings:
             return
         report = replace(report, facts={})  # the table has shown them

@@ -61,8 +61,10 @@ def parse(text: str) -> Output:
     """Read ``--output``.
 
     Raises:
-        UsageError: a malformed tag, or a folder that holds something else.
+        UsageError: no text, a malformed tag, or a folder that holds something else.
     """
+    if not text:
+        raise UsageError("is empty", where="--output", fix="give a folder, a name ending in .tar, or docker:TAG")
     if text.startswith("docker:"):
         tag = text.removeprefix("docker:")
         if not _TAG.fullmatch(tag):

@@ -189,6 +189,8 @@ def parse(text: str, where: object) -> Receipt:
     """
     try:
         body: Any = jsontext.loads(text)
+        if not isinstance(body, dict):
+            raise ValueError("no JSON object")
         if body.pop("schema_version", None) != SCHEMA_VERSION:
             raise UsageError("written by another version of stackb", where=where, fix="build the image again")
         return TypeAdapter(Receipt).validate_python(body)

@@ -32,7 +32,8 @@ def _specifier(text: str) -> str:
     try:
         SpecifierSet(text)
     except InvalidSpecifier as error:
-        raise ValueError(f"'{text}' is not a version specifier such as '==0.5.23'") from error
+        said = f"'{text}' is not a version specifier such as '==0.5.23'; for any version write '>=0'"
+        raise ValueError(said) from error
     return text
 
 

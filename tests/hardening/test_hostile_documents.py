@@ -140,7 +140,7 @@ def test_a_hostile_stack_or_lock(name: str, tmp_path: Path, hardened: Recorder) 
 RECEIPTS = {
     "receipt: not UTF-8": (b'{"\xe9": 1}', "not UTF-8"),
     "receipt: 100,000 brackets": (b"[" * 100_000, "not a receipt"),
-    "receipt: a list": (b"[]", "not a receipt"),
+    "receipt: a list": (b"[]", "not a receipt: no JSON object"),
     "receipt: 17 megabytes": (b" " * (17 << 20), "larger than"),
 }
 

@@ -262,6 +262,11 @@ def test_a_malformed_tag_is_refused(text: str) -> None:
         output.parse(text)
 
 
+def test_an_empty_output_is_no_place() -> None:
+    with pytest.raises(UsageError, match="--output: is empty"):
+        output.parse("")
+
+
 def test_a_folder_with_other_things_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(UsageError, match="other things"):

@@ -67,6 +67,7 @@ def test_names_are_normalised() -> None:
         ('gpu = ["sm_120", "sm_90"]', "gpu = []", "stack.gpu"),
         ('"sm_90"', '"H100"', "stack.gpu"),
         ('SGLang = "==0.5.23"', 'SGLang = "0.5.23"', "is not a version specifier"),
+        ('SGLang = "==0.5.23"', 'SGLang = "*"', "for any version write '>=0'"),
         ('SGLang = "==0.5.23"', "", "requires"),
         ('SGLang = "==0.5.23"', '"SGLang[all, http2]" = "==0.5.23"', 'as SGLang = ["all", "http2"]'),
         ("[base]", '[extras]\ntorch = ["opt"]\n[base]', "[extras] names 'torch', which [requires] does not"),
