@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return Spread(config, log)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> None:
+    """Let Ctrl-C reach what a test starts: what ignores SIGINT, as a shell's background job does, hands that down."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
