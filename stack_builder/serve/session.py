@@ -60,15 +60,19 @@ def start(plan: LaunchPlan, launcher: Launcher, log: Path, *, patience: float, p
     """
     port = plan.request.port
     check_port(port)
-    server = launcher.launch(plan, log)
-    entry = registry.entry_for(server, stack=plan.request.stack, url=plan.url, port=port, log=log, command=plan.shell())
-    registry.write(entry)
+    server: Server | None = None
     try:
+        with _signals_held_back():
+            server = launcher.launch(plan, log)
+            stack, command = plan.request.stack, plan.shell()
+            registry.write(registry.entry_for(server, stack=stack, url=plan.url, port=port, log=log, command=command))
         with ServerClient(plan.url, api_key=plan.request.api_key) as client:
             readiness = wait_ready(server, client, log, port=port, patience=patience, progress=progress)
             progress.note(f"ready after {readiness.seconds:.1f} s; measuring what is active …")
             facts = collect(client, plan, log)
     except BaseException as error:
+        if server is None:
+            raise
         registry.stop(server, port)
         if isinstance(error, ServerDiedError | MachineError):
             report = _explained("RUN007", str(error), plan, log)
@@ -157,6 +161,21 @@ def _show(lines: LogTail) -> None:
     for line in lines.new():
         sys.stderr.write(printable(line) + "\n")
     sys.stderr.flush()
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM count at the end only: a server that runs before anybody knows it would be left behind."""
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for late in came:
+        signal.raise_signal(late)
 
 
 @contextmanager
