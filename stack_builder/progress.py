@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from stack_builder.terminal import printable
+
 if TYPE_CHECKING:  # rich is not needed by --help
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
@@ -67,7 +69,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         """See :class:`Progress`."""
-        print(_plain(text), file=sys.stderr, flush=True)  # noqa: T201 - the one place that writes plain lines
+        print(_lines(text), file=sys.stderr, flush=True)  # noqa: T201 - the one place that writes plain lines
 
 
 class _LineTask:
@@ -106,7 +108,7 @@ class Bars:
 
     def note(self, text: str) -> None:
         """See :class:`Progress`."""
-        print(_plain(text), file=sys.stderr, flush=True)  # noqa: T201 - see Lines.note
+        print(_lines(text), file=sys.stderr, flush=True)  # noqa: T201 - see Lines.note
 
     def _enter(self) -> RichProgress:
         """Give the one live display, started with the first task: a terminal holds no second one."""
@@ -150,9 +152,9 @@ class _BarTask:
         self._bars.update(self._handle, completed=self._done, amount=text)
 
 
-def _plain(text: str) -> str:
+def _lines(text: str) -> str:
     """Without what a terminal would obey: notes quote what servers answer."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def for_terminal() -> Progress:

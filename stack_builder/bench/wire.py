@@ -18,6 +18,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from stack_builder.errors import UsageError
+from stack_builder.terminal import printable
 
 MAX_HEAD = 64 << 10  # bytes of status line and headers
 MAX_PIECE = 8 << 20  # bytes of one chunk; cumulative /generate events reach some 100 kB
@@ -45,7 +46,7 @@ class ExchangeError(Exception):
     """A request that failed, with its class and a line for people: what a server says does not command a terminal."""
 
     def __init__(self, kind: ErrorKind, detail: str) -> None:
-        super().__init__("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in detail))
+        super().__init__(printable(detail))
         self.kind = kind
 
 

@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 from stack_builder import __version__
 from stack_builder.cli import output
 from stack_builder.errors import ExitCode, StackbError, from_os_error
+from stack_builder.terminal import printable
 
 # name -> one line for --help. Each is a module of this package with a function ``command`` or, for a group, a Typer
 # ``app``. Only the one that is called gets imported: start-up time is a feature.
@@ -134,10 +135,5 @@ def _misused(error: TyperException) -> int:
 
 
 def _fail(line: str, code: ExitCode) -> int:
-    typer.echo(f"stackb: {_printable(output.redacted(line))}", err=True)
+    typer.echo(f"stackb: {printable(output.redacted(line))}", err=True)
     return code
-
-
-def _printable(line: str) -> str:
-    """Drop control characters: file names and server answers must not reach the terminal as commands."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from stack_builder.bench.pairs import CutShortError, Options, bench
 from stack_builder.bench.results import Results, Settings, to_json, write
 from stack_builder.bench.stream import Api
 from stack_builder.bench.tables import report_text
+from stack_builder.cli.arguments import read_key
 from stack_builder.cli.output import write as write_stdout
 from stack_builder.diagnose.host.collect import collect_host
 from stack_builder.errors import ExitCode, UsageError
@@ -151,16 +151,6 @@ def exit_code(results: Results) -> ExitCode:
     if results.partial:
         return ExitCode.INTERRUPTED
     return ExitCode.CLEAN if all(run.valid for run in results.runs) else ExitCode.FINDINGS
-
-
-def read_key(path: Path | None) -> str | None:
-    """The servers' key, from a file or ``STACKB_API_KEY``."""
-    if path is None:
-        return os.environ.get("STACKB_API_KEY") or None
-    lines = path.read_text(encoding="utf-8", errors="replace").split()
-    if not lines or not lines[0].isprintable():
-        raise UsageError("holds no key", where=path, fix="write the key on its first line")
-    return lines[0]
 
 
 def machine() -> dict[str, Json]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from stack_builder import progress, resources
 from stack_builder.cache.lock import in_use
 from stack_builder.cache.stacks import remember
+from stack_builder.cli.arguments import Offline, Stack, WheelFolder, Workers
 from stack_builder.cli.output import write
 from stack_builder.diagnose.lock.verbs import check_lock
 from stack_builder.errors import IntegrityError, UsageError
@@ -32,9 +32,7 @@ from stack_builder.stack import spec as stack_file
 from stack_builder.stack.lock import Lock
 from stack_builder.stack.spec import StackSpec
 from stack_builder.supply import beside, signing
-from stack_builder.wheels.fetch import Network, fetch
-from stack_builder.wheels.http import Http
-from stack_builder.wheels.index import indexes_of
+from stack_builder.wheels.fetch import fetch, on_demand
 from stack_builder.wheels.store import Store
 
 
@@ -47,9 +45,7 @@ class Engine(StrEnum):
 
 @in_use()
 def command(
-    stack: Annotated[
-        str | None, typer.Argument(help="Name or folder of a stack; the default stack if left out.")
-    ] = None,
+    stack: Stack = None,
     output: Annotated[
         str | None,
         typer.Option(metavar="DIR|TAR|docker:TAG", help="Where the image goes; out/STACK if left out."),
@@ -69,16 +65,12 @@ def command(
     update_base: Annotated[
         bool, typer.Option("--update-base", help="Pin the base's packages to what the mirror has now.")
     ] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Use no network; fail if something is missing.")] = False,
-    folder: Annotated[
-        Path | None, typer.Option("--from", metavar="DIR", help="Look for wheels in this folder and below first.")
-    ] = None,
+    offline: Offline = False,
+    folder: WheelFolder = None,
     no_bytecode: Annotated[
         bool, typer.Option("--no-bytecode", help="Run nothing of the base: no .pyc files, no linker cache.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Worker processes; one per core if left out.")
-    ] = None,
+    jobs: Workers = None,
     sign_with: Annotated[
         str | None,
         typer.Option(metavar="CMD", help="Sign the digest: a command from stdin to stdout (docs/signing.md)."),
@@ -159,11 +151,6 @@ def _refuse_bad_lock(place: Path, spec: StackSpec, said: Progress) -> None:
 def _fetch(
     lock: Lock, spec: StackSpec, store: Store, offline: bool, folder: Path | None, said: Progress
 ) -> dict[str, Path]:
-    with ExitStack() as stack:
-
-        def network() -> Network:
-            http = stack.enter_context(Http())
-            return Network(http, indexes_of(spec, http))
-
+    with on_demand(spec) as network:
         done = fetch(lock, store, network=None if offline else network, folder=folder, progress=said)
     return {wheel.artifact.filename: wheel.path for wheel in done}

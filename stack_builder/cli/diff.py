@@ -19,7 +19,6 @@ from stack_builder.errors import ExitCode, MachineError, StackbError, UsageError
 from stack_builder.patchset import model
 from stack_builder.patchset.states import State, assess
 from stack_builder.patchset.wheel import from_wheel
-from stack_builder.report.text import printable
 from stack_builder.sglang import release
 from stack_builder.sglang.contract import contract as contracts
 from stack_builder.sglang.gates import table
@@ -27,6 +26,7 @@ from stack_builder.sglang.source import SourceTree
 from stack_builder.stack import lock, spec
 from stack_builder.stack.lock import Lock
 from stack_builder.stack.spec import StackSpec
+from stack_builder.terminal import printable
 from stack_builder.trees.wheels import WheelsTree
 from stack_builder.wheels.archive import WheelArchive
 from stack_builder.wheels.store import Store

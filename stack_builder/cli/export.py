@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from stack_builder.cli.arguments import ServerArguments, Stack, split_server_arguments
 from stack_builder.cli.output import write
 from stack_builder.errors import UsageError
 from stack_builder.export import compose as compose_file
@@ -22,8 +23,6 @@ app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 _PYTHON = "/opt/venv/bin/python3"
 _PARALLEL = ("--tp-size", "--tp", "--tensor-parallel-size", "--dp-size", "--pp-size")
 
-_Stack = Annotated[str | None, typer.Argument(help="Name or folder of a stack; the default stack if left out.")]
-_Extra = Annotated[list[str] | None, typer.Argument(metavar="-- [SGLANG ARGS]...", help="Win over the stack's.")]
 _Image = Annotated[str, typer.Option(metavar="REF@sha256:…", help="The image, by digest: what stackb push prints.")]
 _Model = Annotated[str, typer.Option(help="Absolute path on the nodes, or hub name, of the target model.")]
 _Draft = Annotated[str | None, typer.Option(help="The same of an EAGLE-3 draft; without one there is no speculation.")]
@@ -38,8 +37,8 @@ _Insecure = Annotated[bool, typer.Option("--insecure", help="Serve without an AP
 def compose(
     image: _Image,
     model: _Model,
-    stack: _Stack = None,
-    extra: _Extra = None,
+    stack: Stack = None,
+    extra: ServerArguments = None,
     draft: _Draft = None,
     gpus: Annotated[int, typer.Option(min=1, max=64)] = 1,
     policy: _Policy = None,
@@ -62,8 +61,8 @@ def compose(
 def kubernetes(
     image: _Image,
     model: _Model,
-    stack: _Stack = None,
-    extra: _Extra = None,
+    stack: Stack = None,
+    extra: ServerArguments = None,
     draft: _Draft = None,
     nodes: Annotated[int, typer.Option(min=1, max=1024, help="How many nodes one server spans.")] = 1,
     gpus_per_node: Annotated[int, typer.Option(min=1, max=64)] = 8,
@@ -109,10 +108,10 @@ def _service(
     keyed: bool,
     nodes: int = 1,
 ) -> Service:
-    words = [*([stack] if stack and stack.startswith("-") else []), *(extra or [])]
+    stack, words = split_server_arguments(stack, extra)
     if any(word.partition("=")[0] == "--api-key" for word in words):
         raise UsageError("would write a secret into the file", where="--api-key", fix="leave it out: one is asked for")
-    spec = stacks.load(stacks.find(None if stack and stack.startswith("-") else stack))
+    spec = stacks.load(stacks.find(stack))
     profile = spec.serve.get("eagle3" if draft else "none", ServeProfile(args={}))
     if policy is not None and draft is None:
         raise UsageError("is for speculation, which needs a draft", where="--policy", fix="give --draft")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from stack_builder import progress
 from stack_builder.cache.lock import in_use
 from stack_builder.cache.stacks import remember
+from stack_builder.cli.arguments import Offline, Stack, WheelFolder
 from stack_builder.cli.output import redacted, write
 from stack_builder.stack import lock as lock_file
 from stack_builder.stack import spec as stack_file
@@ -26,13 +26,9 @@ _SAID = {
 
 @in_use()
 def command(
-    stack: Annotated[
-        str | None, typer.Argument(help="Name or folder of a stack; the default stack if left out.")
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use no network; fail if a wheel is missing.")] = False,
-    folder: Annotated[
-        Path | None, typer.Option("--from", metavar="DIR", help="Look for wheels in this folder and below first.")
-    ] = None,
+    stack: Stack = None,
+    offline: Offline = False,
+    folder: WheelFolder = None,
     jobs: Annotated[int, typer.Option(min=1, max=32, help="Downloads at a time.")] = DEFAULT_JOBS,
     print_paths: Annotated[
         bool, typer.Option("--print-paths", help="Print the path of every wheel, in the order of the lock.")

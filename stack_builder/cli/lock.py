@@ -14,6 +14,7 @@ import typer
 from packaging.utils import canonicalize_name
 
 from stack_builder import progress
+from stack_builder.cli.arguments import Stack
 from stack_builder.cli.output import Format, emit, write
 from stack_builder.errors import ExitCode, UsageError
 from stack_builder.progress import Progress
@@ -35,9 +36,7 @@ class ResolverName(StrEnum):
 
 
 def command(
-    stack: Annotated[
-        str | None, typer.Argument(help="Name or folder of a stack; the default stack if left out.")
-    ] = None,
+    stack: Stack = None,
     check: Annotated[bool, typer.Option("--check", help="Resolve nothing: judge the lock that is there.")] = False,
     upgrade: Annotated[
         list[str] | None,

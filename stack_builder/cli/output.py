@@ -85,7 +85,7 @@ def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, aside: bo
     from rich.table import Table
     from rich.text import Text
 
-    from stack_builder.report.text import printable
+    from stack_builder.terminal import printable
 
     made = Table(box=None, pad_edge=False, header_style="bold")
     for head in header:

@@ -24,8 +24,8 @@ from stack_builder.patchset.delegation import from_delegation
 from stack_builder.patchset.model import Hardware, Patch, Topology
 from stack_builder.patchset.plan import Plan, plan
 from stack_builder.patchset.states import State, assess
-from stack_builder.report.text import printable
 from stack_builder.stack import spec
+from stack_builder.terminal import printable
 
 app = typer.Typer(no_args_is_help=True)
 

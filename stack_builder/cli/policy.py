@@ -14,7 +14,8 @@ from stack_builder.bench.policy import Policy, make_policy
 from stack_builder.bench.results import Settings, leave_out, read
 from stack_builder.bench.tables import as_text, report_text
 from stack_builder.bench.verify import judge_policy, levels_around, unsettled
-from stack_builder.cli.bench import measure, parse_arms, read_key
+from stack_builder.cli.arguments import read_key
+from stack_builder.cli.bench import measure, parse_arms
 from stack_builder.cli.output import write
 from stack_builder.errors import ExitCode, UsageError
 from stack_builder.files import atomic_write
@@ -109,11 +110,10 @@ def _verify(
 
 
 def _locked_version(stack: str) -> str:
-    lock = load_lock(stacks.find(stack))
-    version = next((wheel.version for wheel in lock.artifacts if wheel.name == "sglang"), None)
-    if version is None:
+    wheel = load_lock(stacks.find(stack)).artifact("sglang")
+    if wheel is None:
         raise UsageError("locks no sglang", where=stack)
-    return version
+    return wheel.version
 
 
 def _explain(policy: Policy, output: Path | None) -> None:

@@ -15,7 +15,7 @@ from stack_builder.errors import UsageError
 from stack_builder.probe import runner
 from stack_builder.report import Report
 from stack_builder.report.model import Json
-from stack_builder.report.text import printable
+from stack_builder.terminal import printable
 
 
 def command(

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from stack_builder.cli.arguments import Stack
 from stack_builder.cli.output import write
 from stack_builder.image.base.model import architecture
 from stack_builder.image.base.recipe import find, load_lock, lock_path
@@ -27,9 +28,7 @@ class SbomFormat(StrEnum):
 
 
 def command(
-    stack: Annotated[
-        str | None, typer.Argument(help="Name or folder of a stack; the default stack if left out.")
-    ] = None,
+    stack: Stack = None,
     format: Annotated[  # noqa: A002
         SbomFormat, typer.Option(help="CycloneDX 1.6 JSON, or a table of the wheels' licences.")
     ] = SbomFormat.CYCLONEDX,

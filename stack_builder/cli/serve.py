@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from stack_builder import progress, resources
+from stack_builder.cli.arguments import ServerArguments, read_key, split_server_arguments
 from stack_builder.cli.output import Format, emit, redacted, table, write
 from stack_builder.errors import ExitCode, UsageError
 from stack_builder.report import Report
@@ -20,8 +21,6 @@ from stack_builder.serve.place import Environment, Image, Place
 from stack_builder.serve.plan import LaunchPlan, Request, make_plan
 from stack_builder.stack import spec as stacks
 from stack_builder.stack.spec import ServeProfile, StackSpec
-
-_MAX_KEY_FILE = 4096  # bytes
 
 
 class Spec(StrEnum):
@@ -42,9 +41,7 @@ def command(
     stack: Annotated[
         str | None, typer.Argument(help="Stack by name or folder; its profile gives the defaults.")
     ] = None,
-    extra: Annotated[
-        list[str] | None, typer.Argument(metavar="-- [SGLANG ARGS]...", help="Win over the stack's.")
-    ] = None,
+    extra: ServerArguments = None,
     spec: Annotated[Spec, typer.Option(help="With or without speculation.")] = Spec.EAGLE3,
     model: Annotated[str | None, typer.Option(help="Folder or hub name of the target model.")] = None,
     draft: Annotated[str | None, typer.Option(help="Folder or hub name of the EAGLE-3 draft.")] = None,
@@ -80,8 +77,8 @@ def command(
         raise typer.Exit(_status())
     if stop:
         raise typer.Exit(_stop(port))
-    words = [*([stack] if stack and stack.startswith("-") else []), *(extra or [])]
-    folder = stacks.find(None if stack and stack.startswith("-") else stack)
+    stack, words = split_server_arguments(stack, extra)
+    folder = stacks.find(stack)
     if not model:
         raise UsageError("no model was given", where="--model", fix="give a folder or a hub name")
     loaded = stacks.load(folder)
@@ -93,7 +90,7 @@ def command(
         adaptive=None if adaptive is None else adaptive.absolute(),
         host=host,
         port=port,
-        api_key=_key(api_key_file),
+        api_key=read_key(api_key_file),
         insecure=insecure,
         extra=tuple(words),
     )
@@ -213,17 +210,6 @@ def _stop(port: int) -> ExitCode:
 def _local(model: str) -> str:
     """Make a folder's path absolute; a hub name stays."""
     return str(Path(model).absolute()) if Path(model).is_dir() else model
-
-
-def _key(path: Path | None) -> str | None:
-    if path is None:
-        return os.environ.get("STACKB_API_KEY") or None
-    if not path.is_file():
-        raise UsageError("no such file", where=path, fix="give a file whose first line is the key")
-    key = path.read_bytes()[:_MAX_KEY_FILE].decode(errors="replace").strip()
-    if not key or not key.isprintable():
-        raise UsageError("holds no key", where=path, fix="write the key on its first line")
-    return key
 
 
 def _environment(venv: Path | None) -> Path:

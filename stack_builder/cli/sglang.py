@@ -15,7 +15,6 @@ from stack_builder.diagnose import target as targets
 from stack_builder.diagnose.sglang import locate
 from stack_builder.errors import UsageError
 from stack_builder.report import Report
-from stack_builder.report.text import printable
 from stack_builder.sglang import release
 from stack_builder.sglang.contract import contract as contracts
 from stack_builder.sglang.contract.callsites import Role
@@ -24,6 +23,7 @@ from stack_builder.sglang.gates import readings
 from stack_builder.sglang.gates.readings import GPUS
 from stack_builder.sglang.options import Option
 from stack_builder.sglang.source import SourceTree
+from stack_builder.terminal import printable
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -10,6 +10,7 @@ import typer
 
 from stack_builder import progress, resources
 from stack_builder.cache.lock import in_use
+from stack_builder.cli.arguments import Offline, WheelFolder, Workers
 from stack_builder.cli.output import Format, emit
 from stack_builder.diagnose import target as targets
 from stack_builder.errors import StackbError
@@ -21,9 +22,7 @@ from stack_builder.progress import Progress
 from stack_builder.stack import spec as stack_file
 from stack_builder.stack.lock import Artifact, Lock
 from stack_builder.stack.receipt import Receipt
-from stack_builder.wheels.fetch import Network, fetch
-from stack_builder.wheels.http import Http
-from stack_builder.wheels.index import indexes_of
+from stack_builder.wheels.fetch import fetch, on_demand
 from stack_builder.wheels.store import Store
 
 
@@ -34,13 +33,9 @@ def command(
         Path | None, typer.Option(metavar="FILE", help="Its receipt; beside the image or in the cache if left out.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Compare with the receipt's digests; build nothing.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Use no network; fail if something is missing.")] = False,
-    folder: Annotated[
-        Path | None, typer.Option("--from", metavar="DIR", help="Look for wheels in this folder and below first.")
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Worker processes; one per core if left out.")
-    ] = None,
+    offline: Offline = False,
+    folder: WheelFolder = None,
+    jobs: Workers = None,
     format: Annotated[Format, typer.Option(help="Form of the report.")] = Format.TEXT,  # noqa: A002 - the option's name
 ) -> None:
     """Build an image again from its receipt, apart from the cache, and compare.
@@ -76,11 +71,6 @@ def _fetch(receipt: Receipt, offline: bool, folder: Path | None, said: Progress)
         spec = stack_file.load(stack_file.find(receipt.stack))
     except StackbError:
         spec = None
-    with ExitStack() as stack:
-
-        def network() -> Network:
-            http = stack.enter_context(Http())
-            return Network(http, indexes_of(spec, http))
-
+    with on_demand(spec) as network:
         done = fetch(lock, Store(), network=None if offline else network, folder=folder, progress=said)
     return {wheel.artifact.filename: wheel.path for wheel in done}

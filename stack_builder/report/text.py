@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stack_builder.report.model import Finding, Json, Report, Severity, Verdict
+from stack_builder.terminal import printable
 
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 _VERDICT_STYLE = {Verdict.PASS: "bold green", Verdict.FINDINGS: "bold red", Verdict.INCOMPLETE: "bold yellow"}
@@ -56,16 +57,6 @@ def first_step(report: Report) -> str | None:
             if finding.severity is severity and finding.fix:
                 return finding.fix[0]
     return None
-
-
-def printable(text: str) -> str:
-    """Keep a string on its line and harmless: white space becomes a space, other control characters U+FFFD.
-
-    Bidirectional overrides and escape sequences in file names, logs and metadata reach no terminal this way.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _target(report: Report) -> str:

@@ -19,7 +19,6 @@ from stack_builder.errors import MachineError, UsageError
 from stack_builder.progress import Progress
 from stack_builder.report import Finding, Report, Target
 from stack_builder.report.model import Json
-from stack_builder.report.text import printable
 from stack_builder.serve import registry
 from stack_builder.serve.activity import collect
 from stack_builder.serve.client import ServerClient
@@ -27,6 +26,7 @@ from stack_builder.serve.launchers import Launcher, Server
 from stack_builder.serve.plan import LaunchPlan
 from stack_builder.serve.processes import check_port
 from stack_builder.serve.readiness import LogTail, Readiness, ServerDiedError, wait_ready
+from stack_builder.terminal import printable
 
 _POLL = 0.25  # seconds
 

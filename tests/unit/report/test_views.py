@@ -13,7 +13,8 @@ from stack_builder.errors import UsageError
 from stack_builder.report import Finding, Report, Severity, Skipped, Target
 from stack_builder.report.json import from_json, to_json
 from stack_builder.report.sarif import to_sarif
-from stack_builder.report.text import printable, render_text
+from stack_builder.report.text import render_text
+from stack_builder.terminal import printable
 
 SARIF_SCHEMA = Path(__file__).parent / "data" / "sarif-schema-2.1.0.json"  # OASIS, errata 01, without descriptions
 
