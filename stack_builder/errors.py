@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import errno
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class ExitCode(IntEnum):
@@ -94,6 +98,19 @@ def no_engine(error: BaseException, *, fix: str) -> MachineError:
         "this user has no permission on the Docker engine's socket",
         fix="join the group docker (sudo usermod -aG docker USER, then log in again), or run it with sudo",
     )
+
+
+def refused(error: ValidationError, *, count: bool = False) -> str:
+    """Say in one line what pydantic refuses first: where in the document, and why.
+
+    Args:
+        error: what reading the document raised.
+        count: add how many more things are wrong, for documents that people write.
+    """
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"])) or "file"
+    more = f" (and {error.error_count() - 1} more)" if count and error.error_count() > 1 else ""
+    return f"{key}: {first['msg'].removeprefix('Value error, ')}{more}"
 
 
 _OS_FIXES = {

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import urlsplit
 
-from stack_builder.errors import ExitCode, MachineError
+from stack_builder.errors import ExitCode, MachineError, UsageError
 from stack_builder.report.model import Json
 
 _SERVE = (sys.executable, "-m", "stack_builder", "serve")
+_FIRST_PORT = 30100  # of servers that a bench starts; each has one of its own
 
 
 class Arm(Protocol):
@@ -69,3 +72,32 @@ class ServedArm:
     def stop(self) -> None:
         """Stop it with all its children."""
         subprocess.run([*_SERVE, "--stop", "--port", str(self.port)], stdout=subprocess.DEVNULL, check=False)
+
+
+def parse_arms(urls: Sequence[str], pairs: Sequence[str], served: Sequence[str]) -> list[Arm]:
+    """Read the arms of a call, in order: URLs, running servers by name, servers to start.
+
+    Raises:
+        UsageError: none, one without a name, two with the same, or arguments that no shell could split.
+    """
+    arms: list[Arm] = [GivenUrl(urlsplit(url).netloc or url, url) for url in urls]
+    arms += [GivenUrl(*_named(text, "--pair")) for text in pairs]
+    for number, text in enumerate(served):
+        name, words = _named(text, "--arm")
+        try:
+            arms.append(ServedArm(name, tuple(shlex.split(words)), _FIRST_PORT + number))
+        except ValueError as error:
+            raise UsageError(f"{str(error).lower()} in '{words}'", where="--arm", fix="close the quotes") from error
+    if not arms:
+        raise UsageError("nothing to measure", fix="give a URL, or arms with --pair NAME=URL or --arm NAME=ARGS")
+    names = [arm.name for arm in arms]
+    if len(set(names)) < len(names):
+        raise UsageError("two arms have the same name", where=", ".join(names), fix="name each with --pair NAME=URL")
+    return arms
+
+
+def _named(text: str, option: str) -> tuple[str, str]:
+    name, equals, rest = text.partition("=")
+    if not equals or not name.strip() or not rest.strip() or "://" in name:
+        raise UsageError(f"'{text}' has no name", where=option, fix="write NAME=…")
+    return name.strip(), rest.strip()

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from stack_builder.bench.pool import Pool
 from stack_builder.bench.stream import OK, Api, Counted, EventStream, body
-from stack_builder.bench.wire import ErrorKind, ExchangeError, Pool
+from stack_builder.bench.wire import ErrorKind, ExchangeError
 
 MAX_OPEN = 10_000  # requests in flight of an open loop; beyond that the server is lost and so is the measurement
 

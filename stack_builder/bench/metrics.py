@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import floor
 
 from stack_builder.bench.load import Record, Run
+from stack_builder.bench.statistics import quantile
 from stack_builder.errors import UsageError
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -132,14 +132,6 @@ def parse_slo(text: str) -> dict[str, float]:
         if not 0 < bounds[name] < float("inf"):
             raise UsageError(f"{name} is not a positive number of milliseconds", where="--slo")
     return bounds
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Interpolate linearly between the two nearest of *sorted* values (type 7, as numpy does)."""
-    place = share * (len(values) - 1)
-    low = floor(place)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (values[high] - values[low]) * (place - low)
 
 
 def _latency(seconds: Sequence[float]) -> Latency | None:

@@ -18,12 +18,13 @@ from stack_builder.bench.clocks import ClockWatch
 from stack_builder.bench.compare import log_ratios
 from stack_builder.bench.load import Load, Run, Stop, run
 from stack_builder.bench.metrics import figures
+from stack_builder.bench.pool import Pool
 from stack_builder.bench.prompts import load_prompts
 from stack_builder.bench.results import ArmResult, Results, RunResult, Settings, level_text
 from stack_builder.bench.server import ServerEye, ServerFacts, Watch
 from stack_builder.bench.statistics import Says, ratio
 from stack_builder.bench.stream import Api
-from stack_builder.bench.wire import Endpoint, ErrorKind, ExchangeError, Pool
+from stack_builder.bench.wire import Endpoint, ErrorKind, ExchangeError
 from stack_builder.errors import MachineError
 from stack_builder.progress import Progress, Task
 from stack_builder.report.model import Json

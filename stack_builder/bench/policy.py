@@ -286,7 +286,8 @@ def _two_servers(release: str, rows: tuple[Row, ...], limit: int, offered: Mecha
     """A launch line on each side of a threshold, for a release that cannot switch by itself."""
     has = {"none": "no adaptive speculation", "acceptance": "adaptive speculation by acceptance only, not by load"}
     what = has.get(offered.mechanism, "adaptive speculation that cannot stop drafting")
-    advice = f"SGLang {release} has {what}: run one server a line and route by load, or move to 0.5.14 or newer"
+    newer = next(row.since for row in mechanisms() if row.mechanism == "batch" and row.lowest_step == 0)
+    advice = f"SGLang {release} has {what}: run one server a line and route by load, or move to {newer} or newer"
     launches = tuple((f"from a batch of {row.batch}", _static_arguments(row.steps, limit)) for row in rows)
     return Policy(release, rows, None, (), launches, (*notes, advice))
 

@@ -6,13 +6,12 @@ Random tokens are predictable by no draft, so they ruin acceptance and with it t
 
 from __future__ import annotations
 
-import json
 import random
 import tomllib
 from itertools import islice
 from pathlib import Path
 
-from stack_builder import resources
+from stack_builder import jsontext, resources
 from stack_builder.errors import UsageError
 
 MAX_FILE = 64 << 20  # bytes
@@ -78,9 +77,9 @@ def _json_lines(text: str, path: Path) -> list[str]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UsageError("is not JSON", where=f"{path}:{number}") from error
+            row = jsontext.loads(line)
+        except ValueError as error:
+            raise UsageError(f"is not JSON: {error}", where=f"{path}:{number}") from error
         prompts.append(_prompt_of(row, f"{path}:{number}"))
     return prompts
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from stack_builder import jsontext
 from stack_builder.bench.metrics import Figures
 from stack_builder.bench.server import ServerFacts
-from stack_builder.errors import UsageError
+from stack_builder.errors import UsageError, refused
 from stack_builder.files import atomic_write
 from stack_builder.report.model import Json
 
@@ -158,8 +157,7 @@ class Results:
 
 def to_json(results: Results, *, indent: int | None = 1) -> str:
     """Write results as JSON; one line with ``indent=None``."""
-    text = json.dumps(asdict(results), indent=indent, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return jsontext.harmless(text) + "\n"
+    return jsontext.dumps(results, indent=indent, compact=True)
 
 
 def from_json(text: str | bytes, where: object = None) -> Results:
@@ -173,10 +171,8 @@ def from_json(text: str | bytes, where: object = None) -> Results:
     try:
         results = _adapter().validate_python(jsontext.loads(text))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "file"
         fix = "give the file that stackb bench --output wrote, or import another tool's with stackb history --import"
-        raise UsageError(f"not results of stackb bench: {key}: {first['msg']}", where=where, fix=fix) from error
+        raise UsageError(f"not results of stackb bench: {refused(error)}", where=where, fix=fix) from error
     except ValueError as error:
         raise UsageError(f"not results of stackb bench: {error}", where=where) from error
     if results.schema_version != SCHEMA_VERSION:
@@ -248,11 +244,6 @@ def leave_out(results: Results, names: Collection[str]) -> Results:
 def write(results: Results, path: Path) -> None:
     """Write a results file in one step."""
     atomic_write(path, to_json(results))
-
-
-def json_schema() -> dict[str, Json]:
-    """The JSON schema of a results file, from the very classes that read it."""
-    return dict(_adapter().json_schema())
 
 
 @cache

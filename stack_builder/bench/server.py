@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stack_builder import jsontext
-from stack_builder.bench.wire import ExchangeError, Pool, Whole
+from stack_builder.bench.pool import Pool
+from stack_builder.bench.wire import ExchangeError, Whole
 
 _OK = 200
 _POLL = 0.25  # seconds between two looks at /v1/loads; SGLang answers from its scheduler in about a millisecond
@@ -175,7 +176,7 @@ class ServerEye:
             return None
         try:
             answer = jsontext.loads(text)
-        except (ValueError, RecursionError):
+        except ValueError:
             return None
         return answer if isinstance(answer, dict) else None
 

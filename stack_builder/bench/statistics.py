@@ -14,12 +14,13 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from statistics import NormalDist, fmean
 
 CONFIDENCE = 0.95
 REPLICATES = 2000
 _MIN_ROUNDS = 2
+_KEPT = 4096  # intervals that are not computed anew: a page or a report shows each in several places
 
 
 class Says(StrEnum):
@@ -71,12 +72,17 @@ class Crossover:
 
 def ratio(logs: Sequence[float], *, seed: int = 0, confidence: float = CONFIDENCE) -> Ratio:
     """Sum up the log ratios of the rounds of one level; the interval holds with probability ``confidence``."""
+    return _ratio(tuple(logs), seed, confidence)
+
+
+@lru_cache(_KEPT)
+def _ratio(logs: tuple[float, ...], seed: int, confidence: float) -> Ratio:
     value = math.exp(fmean(logs))
     if len(logs) < _MIN_ROUNDS:
         return Ratio(value, None, None, len(logs))
     means = sorted(_replicates(logs, random.Random(seed), confidence))  # noqa: S311 - resampling
     tail = (1 - confidence) / 2
-    return Ratio(value, math.exp(_quantile(means, tail)), math.exp(_quantile(means, 1 - tail)), len(logs))
+    return Ratio(value, math.exp(quantile(means, tail)), math.exp(quantile(means, 1 - tail)), len(logs))
 
 
 def crossover(levels: Mapping[int, Sequence[float]], *, seed: int = 0, proven: bool = True) -> Crossover:
@@ -93,19 +99,25 @@ def crossover(levels: Mapping[int, Sequence[float]], *, seed: int = 0, proven: b
         proven: whether some level must pay beyond doubt. Without, a number says where an arm is overtaken that was
             not shown to be better before: its interval may begin at the lowest level.
     """
-    ordered = sorted(levels)
+    return _crossover(tuple((level, tuple(logs)) for level, logs in sorted(levels.items())), seed, proven)
+
+
+@lru_cache(_KEPT)
+def _crossover(found: tuple[tuple[int, tuple[float, ...]], ...], seed: int, proven: bool) -> Crossover:
+    levels = dict(found)
+    ordered = list(levels)
     reason = _unsupported(levels, ordered, proven=proven)
     if reason is not None:
         return Crossover(reason=reason)
     chance = random.Random(seed)  # noqa: S311 - resampling
     columns = [_replicates(levels[level], chance, CONFIDENCE) for level in ordered]
     weights = [len(levels[level]) / max(_variance(levels[level]), 1e-12) for level in ordered]
-    found = sorted(
+    crossings = sorted(
         _crossing(ordered, monotone([column[number] for column in columns], weights), straight=chance.random() < 0.5)
         for number in range(REPLICATES)
     )
     tail = (1 - CONFIDENCE) / 2
-    low, middle, high = (found[round(share * (REPLICATES - 1))] for share in (tail, 0.5, 1 - tail))
+    low, middle, high = (crossings[round(share * (REPLICATES - 1))] for share in (tail, 0.5, 1 - tail))
     if (proven and not ordered[0] < low) or not high < ordered[-1]:
         return Crossover(reason="the noise is too large: the interval reaches beyond the measured levels")
     floor = float(ordered[0])
@@ -186,7 +198,8 @@ def _variance(logs: Sequence[float]) -> float:
     return sum((value - mean) ** 2 for value in logs) / (len(logs) - 1)
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Interpolate linearly between the two nearest of *sorted* values (type 7, as numpy does)."""
     place = share * (len(ordered) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)

@@ -175,7 +175,7 @@ def _data(event: bytes) -> bytes | None:
 def _json(data: bytes) -> dict[str, Any]:
     try:
         answer = jsontext.loads(data)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ExchangeError(ErrorKind.PROTOCOL, f"an event that is not JSON: {data[:80]!r}") from error
     if not isinstance(answer, dict):
         raise ExchangeError(ErrorKind.PROTOCOL, "an event that is not a JSON object")

@@ -148,8 +148,12 @@ def _ratio_table(results: Results, compared: Comparison) -> Table:
 
 
 def _ratio_cells(found: Ratio) -> tuple[str, ...]:
-    interval = "-" if found.low is None or found.high is None else f"{found.low:.3f} to {found.high:.3f}"
-    return f"{found.value:.3f}", interval, str(found.rounds), found.says.value
+    return f"{found.value:.3f}", interval_text(found), str(found.rounds), found.says.value
+
+
+def interval_text(found: Ratio) -> str:
+    """Write the interval of a ratio; a dash for none."""
+    return "-" if found.low is None or found.high is None else f"{found.low:.3f} to {found.high:.3f}"
 
 
 def _crossover_line(compared: Comparison) -> str:

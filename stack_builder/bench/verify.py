@@ -9,7 +9,7 @@ from stack_builder.bench.compare import log_ratios_by_round, throughput
 from stack_builder.bench.policy import Policy
 from stack_builder.bench.results import Results, level_text
 from stack_builder.bench.statistics import CONFIDENCE, Ratio, Says, ratio
-from stack_builder.bench.tables import Table
+from stack_builder.bench.tables import Table, interval_text
 
 TOLERANCE = 0.05  # a loss that need not be excluded before a level counts as settled
 _BESIDE = 1.25  # how far below and above a threshold to look, as a factor
@@ -48,17 +48,17 @@ def judge_policy(results: Results, policy_arm: str) -> tuple[Table, list[str]]:
             rows.append((level_text(level), better, "-", "-", "not measured"))
             problems.append(f"at {level_text(level)}: no round in which both {policy_arm} and {better} count")
             continue
-        rows.append((level_text(level), better, f"{seen.value:.3f}", _interval(seen), _verdict(seen)))
+        rows.append((level_text(level), better, f"{seen.value:.3f}", interval_text(seen), _verdict(seen)))
         if seen.says is Says.NOT:
             problems.append(
-                f"at {level_text(level)}: {policy_arm} reaches {seen.value:.3f} of {better} ({_interval(seen)})"
+                f"at {level_text(level)}: {policy_arm} reaches {seen.value:.3f} of {better} ({interval_text(seen)})"
             )
     whole = _over_all(results, policy_arm)
     if whole is not None:
-        rows.append(("all", "of each", f"{whole.value:.3f}", _interval(whole), _verdict(whole)))
+        rows.append(("all", "of each", f"{whole.value:.3f}", interval_text(whole), _verdict(whole)))
         if whole.says is Says.NOT:
             problems.append(
-                f"over all levels: {policy_arm} reaches {whole.value:.3f} of the better ({_interval(whole)})"
+                f"over all levels: {policy_arm} reaches {whole.value:.3f} of the better ({interval_text(whole)})"
             )
     heads = ("level", "better static arm", "policy / it", "interval, 95 % for all", "verdict")
     return Table("the policy against the better static arm", heads, tuple(rows)), problems
@@ -105,10 +105,6 @@ def _ratio(results: Results, logs: list[float]) -> Ratio:
     levels = len({run.level for run in results.runs})
     confidence = 1 - (1 - CONFIDENCE) / (levels + 1 if levels > 1 else 1)
     return ratio(logs, seed=results.settings.seed, confidence=confidence)
-
-
-def _interval(seen: Ratio) -> str:
-    return "-" if seen.low is None or seen.high is None else f"{seen.low:.3f} to {seen.high:.3f}"
 
 
 def _verdict(seen: Ratio) -> str:

@@ -1,4 +1,4 @@
-"""A lean HTTP/1.1 client for streams of server-sent events: one request at a time on each kept-alive connection.
+"""A lean HTTP/1.1 client for streams of server-sent events: one request at a time on a connection that can be kept.
 
 The load generator shares a machine with the server, or must keep up with one far larger; what it spends per event is
 what it cannot measure. So: one buffer for all sockets of a loop, chunk framing read in place, no header objects, no
@@ -8,8 +8,6 @@ JSON per event. RFC 9112 for the framing, the WHATWG's "Server-sent events" for 
 from __future__ import annotations
 
 import asyncio
-import errno
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,7 +20,6 @@ from stack_builder.terminal import printable
 
 MAX_HEAD = 64 << 10  # bytes of status line and headers
 MAX_PIECE = 8 << 20  # bytes of one chunk; cumulative /generate events reach some 100 kB
-READ_BUFFER = 256 << 10  # bytes; shared by all connections of a pool
 
 
 class ErrorKind(StrEnum):
@@ -324,82 +321,3 @@ class Connection(asyncio.BufferedProtocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(ExchangeError(kind, detail))
         self.close()
-
-
-class Pool:
-    """Connections to one server.
-
-    Args:
-        endpoint: where it listens.
-        patience: seconds without a byte after which a request has failed.
-        fresh: open a connection for every request, instead of keeping them alive; its set-up is then part of the
-            request, as it is for clients that do so.
-    """
-
-    def __init__(self, endpoint: Endpoint, *, patience: float = 600.0, fresh: bool = False) -> None:
-        self.endpoint = endpoint
-        self._patience = patience
-        self._fresh = fresh
-        self._buffer = bytearray(READ_BUFFER)
-        self._idle: list[Connection] = []
-        self._tls = ssl.create_default_context() if endpoint.secure else None
-
-    async def send(self, request: bytes, sink: Sink) -> int:
-        """Exchange one request on an idle connection, or a new one.
-
-        A kept-alive connection that the server closed before the first byte of its answer is replaced once: that race
-        belongs to HTTP, not to the server under test.
-
-        Raises:
-            ExchangeError: the request failed.
-        """
-        connection = self._take()
-        if connection is not None:
-            try:
-                return await self._use(connection, request, sink)
-            except ExchangeError as error:
-                if error.kind is not ErrorKind.RESET or connection.last_byte is not None:
-                    raise
-        return await self._use(await self.connect(), request, sink)
-
-    async def connect(self) -> Connection:
-        """Open a connection."""
-        loop = asyncio.get_running_loop()
-        point = self.endpoint
-        try:
-            async with asyncio.timeout(min(self._patience, 30.0)):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self._buffer), point.host, point.port, ssl=self._tls
-                )
-        except TimeoutError as error:
-            raise ExchangeError(ErrorKind.TIMEOUT, "no connection within 30 s") from error
-        except ssl.SSLError as error:
-            reason = getattr(error, "verify_message", "") or error.reason or str(error)
-            raise ExchangeError(ErrorKind.TLS, f"no trusted connection: {reason}") from error
-        except OSError as error:
-            refused = error.errno == errno.ECONNREFUSED
-            kind = ErrorKind.REFUSED if refused else ErrorKind.CONNECT
-            raise ExchangeError(kind, error.strerror or str(error)) from error
-        return connection
-
-    async def _use(self, connection: Connection, request: bytes, sink: Sink) -> int:
-        try:
-            return await connection.exchange(request, sink, patience=self._patience)
-        finally:
-            if self._fresh:
-                connection.close()
-            elif connection.usable:
-                self._idle.append(connection)
-
-    def _take(self) -> Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.usable:
-                return connection
-        return None
-
-    def close(self) -> None:
-        """Close every idle connection."""
-        for connection in self._idle:
-            connection.close()
-        self._idle.clear()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
 from stack_builder import progress
 from stack_builder.bench import history
-from stack_builder.bench.arms import Arm, GivenUrl, ServedArm
+from stack_builder.bench.arms import Arm, parse_arms
 from stack_builder.bench.metrics import parse_slo
 from stack_builder.bench.pairs import CutShortError, Options, bench
 from stack_builder.bench.results import Results, Settings, to_json, write
@@ -163,35 +161,6 @@ def machine() -> dict[str, Json]:
         known["driver"] = host.driver.kernel_module or host.driver.library
         known["cuda"] = host.driver.cuda
     return known
-
-
-_FIRST_PORT = 30100
-
-
-def parse_arms(urls: Sequence[str], pairs: Sequence[str], served: Sequence[str]) -> list[Arm]:
-    """Read the arms of a call, in order: URLs, running servers by name, servers to start.
-
-    Raises:
-        UsageError: none, one without a name, or two with the same.
-    """
-    arms: list[Arm] = [GivenUrl(urlsplit(url).netloc or url, url) for url in urls]
-    arms += [GivenUrl(*_named(text, "--pair")) for text in pairs]
-    for number, text in enumerate(served):
-        name, words = _named(text, "--arm")
-        arms.append(ServedArm(name, tuple(shlex.split(words)), _FIRST_PORT + number))
-    if not arms:
-        raise UsageError("nothing to measure", fix="give a URL, or arms with --pair NAME=URL or --arm NAME=ARGS")
-    names = [arm.name for arm in arms]
-    if len(set(names)) < len(names):
-        raise UsageError("two arms have the same name", where=", ".join(names), fix="name each with --pair NAME=URL")
-    return arms
-
-
-def _named(text: str, option: str) -> tuple[str, str]:
-    name, equals, rest = text.partition("=")
-    if not equals or not name.strip() or not rest.strip() or "://" in name:
-        raise UsageError(f"'{text}' has no name", where=option, fix="write NAME=…")
-    return name.strip(), rest.strip()
 
 
 def _levels(text: str, option: str) -> tuple[float, ...]:

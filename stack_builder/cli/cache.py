@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
-from stack_builder import progress, resources
+from stack_builder import jsontext, progress, resources
 from stack_builder.cache import verbs
 from stack_builder.cache.verbs import DAYS, Pruned, Share
 from stack_builder.cli.output import Format, emit, redacted, table, write
@@ -27,7 +26,7 @@ def info(as_json: _Json = False) -> None:
     shares = verbs.info()
     if as_json:
         kinds = {s.kind.name: {"items": s.items, "bytes": s.size, "needed_bytes": s.needed, "by": s.by} for s in shares}
-        write(json.dumps({"cache": _place(), "kinds": kinds}, indent=2) + "\n")
+        write(jsontext.dumps({"cache": _place(), "kinds": kinds}))
         return
     rows = [(s.kind.name, str(s.items), _bytes(s.size), _bytes(s.needed), _names(s)) for s in shares]
     total = sum(share.size for share in shares)
@@ -63,7 +62,7 @@ def prune(
     pruned = verbs.prune(days=older_than, everything=everything, dry_run=dry_run)
     if as_json:
         kinds = {each.kind.name: {"items": each.items, "bytes": each.size} for each in pruned}
-        write(json.dumps({"cache": _place(), "dry_run": dry_run, "removed": kinds}, indent=2) + "\n")
+        write(jsontext.dumps({"cache": _place(), "dry_run": dry_run, "removed": kinds}))
         return
     rows = [(each.kind.name, str(each.items), _bytes(each.size)) for each in pruned]
     if rows:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Set
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from stack_builder import jsontext
 from stack_builder.cli.output import write
 from stack_builder.diagnose import difference
 from stack_builder.diagnose.difference import Change
@@ -81,9 +81,8 @@ def command(
             if isinstance(error, MachineError):  # not one that says that a stack locks no SGLang
                 missing.add(title)
     if as_json:
-        body = {title: [asdict(change) for change in changes] for title, changes in sections.items()}
         names = {"before": old.folder.name, "after": new.folder.name}
-        write(json.dumps({**names, "changes": body, "skipped": skipped}, indent=1, ensure_ascii=False) + "\n")
+        write(jsontext.dumps({**names, "changes": sections, "skipped": skipped}, indent=1))
         raise typer.Exit(_ended(missing))
     write(f"{old.folder.name} -> {new.folder.name}\n")
     for title, found in sections.items():

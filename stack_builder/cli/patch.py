@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from stack_builder import jsontext
 from stack_builder.cli.output import Format, emit, table, write
 from stack_builder.diagnose import target as targets
 from stack_builder.diagnose.patches import judge, site, sources
@@ -62,7 +62,7 @@ def list_patches(
     patches = list(model.available(spec.find(stack) if stack else None).values())
     if as_json:
         rows = [{**patch.spec.model_dump(mode="json", by_alias=True), "sha256": patch.sha256} for patch in patches]
-        write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+        write(jsontext.dumps(rows))
     else:
         table(
             ("patch", "for", "sha256", "title"),

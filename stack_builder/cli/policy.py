@@ -10,12 +10,13 @@ from typing import Annotated
 
 import typer
 
+from stack_builder.bench.arms import parse_arms
 from stack_builder.bench.policy import Policy, make_policy
 from stack_builder.bench.results import Settings, leave_out, read
 from stack_builder.bench.tables import as_text, report_text
 from stack_builder.bench.verify import judge_policy, levels_around, unsettled
 from stack_builder.cli.arguments import read_key
-from stack_builder.cli.bench import measure, parse_arms
+from stack_builder.cli.bench import measure
 from stack_builder.cli.output import write
 from stack_builder.errors import ExitCode, UsageError
 from stack_builder.files import atomic_write

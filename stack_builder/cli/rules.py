@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from stack_builder import jsontext
 from stack_builder.cli.output import write
 from stack_builder.diagnose import catalogue
 from stack_builder.report import Rule
@@ -23,7 +22,7 @@ def command(
     """Show the catalogue of rules, or one rule with its reason and fix."""
     chosen = [catalogue.rule(rule_id.upper())] if rule_id else list(catalogue.rules().values())
     if as_json:
-        write(json.dumps([asdict(rule) for rule in chosen], indent=2, ensure_ascii=False) + "\n")
+        write(jsontext.dumps(chosen))
     elif rule_id:
         write(_full(chosen[0]))
     else:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from stack_builder import resources
+from stack_builder import jsontext, resources
 from stack_builder.cli.output import write
 
 
@@ -66,4 +65,4 @@ def _document(document: Document, version: int, schema: dict[str, Any]) -> str:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:stackb:schema:{document.value}:{version}",
     }
-    return json.dumps({**head, **schema}, indent=2, ensure_ascii=False) + "\n"
+    return jsontext.dumps({**head, **schema})

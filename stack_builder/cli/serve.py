@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from stack_builder import progress, resources
+from stack_builder import jsontext, progress, resources
 from stack_builder.cli.arguments import ServerArguments, read_key, split_server_arguments
 from stack_builder.cli.output import Format, emit, redacted, table, write
 from stack_builder.errors import ExitCode, UsageError
@@ -222,8 +222,6 @@ def _environment(venv: Path | None) -> Path:
 
 
 def _print_plan(plan: LaunchPlan, place: Place) -> None:
-    import json
-
     shown: dict[str, object] = {
         "command": list(plan.masked_argv()),
         "environment": dict(plan.env),
@@ -234,4 +232,4 @@ def _print_plan(plan: LaunchPlan, place: Place) -> None:
     }
     if isinstance(place, Image):
         shown["container"] = {**place.launcher().options(plan), "command": list(plan.masked_argv())}
-    write(json.dumps(shown, indent=1, sort_keys=True) + "\n")
+    write(jsontext.dumps(shown, indent=1, sort_keys=True))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from stack_builder import jsontext
 from stack_builder.cli.output import Format, emit, write
 from stack_builder.diagnose import target as targets
 from stack_builder.diagnose.sglang import locate
@@ -49,7 +49,7 @@ def options(
     if not shown:
         raise UsageError(f"SGLang {found.version} has no option with '{pattern}' in its name")
     if as_json:
-        write(json.dumps({"sglang": found.version, "options": [asdict(o) for o in shown]}, indent=1) + "\n")
+        write(jsontext.dumps({"sglang": found.version, "options": shown}, indent=1))
     else:
         write("".join(_option(o, full=len(shown) == 1) for o in shown))
 
@@ -78,7 +78,7 @@ def gates(target: _Target = None, gpu: _Gpu = None, as_json: _Json = False) -> N
     asked = (gpu,) if gpu else GPUS
     found = locate.gates_of(targets.parse(target), asked)
     if as_json:
-        write(json.dumps(asdict(found), indent=1) + "\n")
+        write(jsontext.dumps(found, indent=1))
         return
     write(f"SGLang {found.version}" + (" (as recorded; its wheel is not fetched)" if found.recorded else "") + "\n")
     for name, feature in readings.load().items():
@@ -104,18 +104,18 @@ def contract(
     found = contracts.read(_open(target))
     if architecture is not None:
         body = _architecture(found, architecture)
-        write(json.dumps(body, indent=1) + "\n" if as_json else _one_architecture(found, architecture))
+        write(jsontext.dumps(body, indent=1) if as_json else _one_architecture(found, architecture))
         return
     body = {
         "sglang": found.version,
-        "requirements": [asdict(r) for r in found.requirements],
+        "requirements": found.requirements,
         "targets": found.satisfying(Role.TARGET),
         "drafts": found.satisfying(Role.DRAFT),
-        "wrappers": [asdict(w) for w in found.wrappers()],
+        "wrappers": found.wrappers(),
         "architectures": len(found.registry.architectures),
     }
     if as_json:
-        write(json.dumps(body, indent=1) + "\n")
+        write(jsontext.dumps(body, indent=1))
         return
     write(f"SGLang {found.version}\n\n")
     for r in found.requirements:
@@ -137,7 +137,7 @@ def _architecture(found: Contract, architecture: str) -> dict[str, object]:
         "architecture": architecture,
         "at": f"{cls.path}:{cls.line}",
         "missing": {role.value: found.missing(architecture, role) for role in (Role.TARGET, Role.DRAFT)},
-        "wrapper": asdict(wrapper) if wrapper is not None else None,
+        "wrapper": wrapper,
     }
 
 

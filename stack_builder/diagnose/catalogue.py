@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from stack_builder import resources
-from stack_builder.errors import UsageError
+from stack_builder.errors import UsageError, refused
 from stack_builder.report import Finding, Rule, Severity, Skipped
 from stack_builder.report.model import Json
 
@@ -158,6 +158,4 @@ def read_toml(path: Path, adapter: TypeAdapter[_T]) -> _T:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"not TOML: {error}", where=path) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "file"
-        raise UsageError(f"{key}: {first['msg']}", where=path) from error
+        raise UsageError(refused(error), where=path) from error

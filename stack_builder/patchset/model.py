@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from stack_builder import resources, tomltext
-from stack_builder.errors import UsageError
+from stack_builder.errors import UsageError, refused
 from stack_builder.patchset.operations import Dotted, FilePath, Identifier, Operation, Text
 from stack_builder.patchset.source import AnchorError, Source, defined_names, dict_value, find_class, find_dict
 from stack_builder.stack.spec import Gpu, Name, Reason, Sha256, Specifier
@@ -183,11 +182,7 @@ def parse(text: str, where: object) -> Patch:
     try:
         return Patch(PatchSpec.model_validate(tomltext.loads(text)), text)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "file"
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        message = re.sub(r"^Value error, ", "", first["msg"])
-        raise UsageError(f"{key}: {message}{more}", where=where, fix="compare with checks/patches") from error
+        raise UsageError(refused(error, count=True), where=where, fix="compare with checks/patches") from error
     except ValueError as error:
         raise UsageError(f"not TOML: {error}", where=where) from error
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
-from stack_builder.errors import IntegrityError, UsageError
+from stack_builder.errors import IntegrityError, UsageError, refused
 
 MAX_MANIFEST = 4 << 20  # bytes, as registries limit it (distribution-spec 1.1, "Pushing Manifests")
 MAX_LAYERS = 1000
@@ -117,9 +117,7 @@ def parse(data: bytes, where: object) -> Manifest | tuple[Descriptor, ...]:
         read = _Manifest.model_validate(body)
         return Manifest(data, media_type, read.config, read.layers)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise IntegrityError(f"not an image manifest: {key}: {first['msg']}", where=where) from error
+        raise IntegrityError(f"not an image manifest: {refused(error)}", where=where) from error
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         line = (str(error).splitlines() or ["malformed"])[0][:200]
         raise IntegrityError(f"not an image manifest: {line}", where=where) from error

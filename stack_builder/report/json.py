@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stack_builder import __version__, jsontext
-from stack_builder.errors import UsageError
+from stack_builder.errors import UsageError, refused
 from stack_builder.report.model import Finding, Report, Severity, Skipped, Target, Verdict
 
 SCHEMA_VERSION = 1
@@ -26,7 +25,7 @@ def to_json(report: Report) -> str:
         "skipped": [{"rule": skipped.rule, "reason": skipped.reason} for skipped in report.skipped],
         "facts": dict(report.facts),
     }
-    return jsontext.harmless(json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
+    return jsontext.dumps(body)
 
 
 def _finding(finding: Finding) -> dict[str, object]:
@@ -54,9 +53,7 @@ def from_json(text: str, where: object = None) -> Report:
     try:
         body = _Body.model_validate(jsontext.loads(text))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "file"
-        raise UsageError(f"not a report: {key}: {first['msg']}", where=where) from error
+        raise UsageError(f"not a report: {refused(error)}", where=where) from error
     except ValueError as error:
         raise UsageError(f"not a report: {error}", where=where) from error
     if body.schema_version != SCHEMA_VERSION:

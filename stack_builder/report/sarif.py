@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
@@ -50,7 +49,7 @@ def to_sarif(report: Report, rules: Iterable[Rule] = ()) -> str:
         "properties": {"target": f"{report.target.kind}:{report.target.name}", "verdict": report.verdict.value},
     }
     body = {"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}
-    return jsontext.harmless(json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
+    return jsontext.dumps(body)
 
 
 def _rule(rule_id: str, title: str, rule: Rule | None) -> dict[str, Json]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from stack_builder import jsontext
-from stack_builder.errors import IntegrityError, StackbError, UsageError
+from stack_builder.errors import IntegrityError, StackbError, UsageError, refused
 from stack_builder.files import atomic_write
 from stack_builder.progress import Progress
 from stack_builder.stack.spec import argument
@@ -232,8 +232,10 @@ def parse(text: str, where: Path) -> Lock:
         if body.pop("schema_version", None) != SCHEMA_VERSION:
             raise UsageError("written by another version of stackb", where=where, fix=fix)
         lock = TypeAdapter(Lock).validate_python(body)
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise UsageError(f"not a lock: {_first_line(error)}", where=where, fix=fix) from error
+    except ValidationError as error:
+        raise UsageError(f"not a lock: {refused(error)}", where=where, fix=fix) from error
+    except ValueError as error:
+        raise UsageError(f"not a lock: {str(error).splitlines()[0]}", where=where, fix=fix) from error
     if list(lock.artifacts) != sorted(lock.artifacts, key=lambda a: a.name):
         raise UsageError("artifacts are not sorted by name", where=where, fix=fix)
     return lock
@@ -299,10 +301,3 @@ def _text(folder: Path, name: str) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"not UTF-8: {error}", where=path) from error
-
-
-def _first_line(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-    return str(error).splitlines()[0]

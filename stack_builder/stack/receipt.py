@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from stack_builder import jsontext
-from stack_builder.errors import UsageError
+from stack_builder.errors import UsageError, refused
 from stack_builder.files import atomic_write
 
 SCHEMA_VERSION = 1
@@ -195,9 +195,7 @@ def parse(text: str, where: object) -> Receipt:
             raise UsageError("written by another version of stackb", where=where, fix="build the image again")
         return TypeAdapter(Receipt).validate_python(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"not a receipt: {key}: {first['msg']}", where=where) from error
+        raise UsageError(f"not a receipt: {refused(error)}", where=where) from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"not a receipt: {str(error).splitlines()[0]}", where=where) from error
 

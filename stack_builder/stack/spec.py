@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from stack_builder import resources, tomltext
-from stack_builder.errors import UsageError
+from stack_builder.errors import UsageError, refused
 
 MAX_STACK_FILE = 1 << 20  # bytes; a stack file is a page or two
 
@@ -211,13 +211,8 @@ def parse(text: str, where: object) -> StackSpec:
     try:
         return StackSpec.model_validate(tomltext.loads(text))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "file"
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        message = re.sub(r"^Value error, ", "", first["msg"])
-        raise UsageError(
-            f"{key}: {message}{more}", where=where, fix="compare with a stack.toml that ships with stackb (lockfiles/)"
-        ) from error
+        fix = "compare with a stack.toml that ships with stackb (lockfiles/)"
+        raise UsageError(refused(error, count=True), where=where, fix=fix) from error
     except ValueError as error:
         raise UsageError(f"not TOML: {error}", where=where) from error
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from stack_builder.bench.pool import Pool
 from stack_builder.bench.server import ServerEye
-from stack_builder.bench.wire import Endpoint, Pool
+from stack_builder.bench.wire import Endpoint
 from stack_builder.diagnose.running import Acceptance, RunningFacts, judge_running
 
 ANSWERS = Path(__file__).parents[1] / "gpu" / "record" / "sglang-0.5.17"

@@ -15,7 +15,7 @@ from typing import ClassVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from stack_builder import jsontext
-from stack_builder.errors import UsageError
+from stack_builder.errors import UsageError, refused
 
 SCHEMA_VERSION = 1
 _STRICT = ConfigDict(extra="forbid")
@@ -368,8 +368,7 @@ def parse(text: str, where: object) -> Environment:
             raise UsageError("not facts of this version of stackb", where=where)
         return _adapter().validate_python(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", where=where) from error
+        raise UsageError(refused(error), where=where) from error
     except ValueError as error:
         raise UsageError(f"not JSON: {error}", where=where) from error
 

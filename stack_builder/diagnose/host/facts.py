@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from stack_builder.errors import UsageError
+from stack_builder.errors import UsageError, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,4 @@ class HostFacts:
         try:
             return TypeAdapter(cls).validate_python(dict(body))
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"]) or "file"
-            raise UsageError(f"not facts of a host: {key}: {first['msg']}", where=where) from error
+            raise UsageError(f"not facts of a host: {refused(error)}", where=where) from error

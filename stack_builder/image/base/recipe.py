@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from stack_builder import jsontext, resources, tomltext
-from stack_builder.errors import UsageError
+from stack_builder.errors import UsageError, refused
 from stack_builder.files import atomic_write
 from stack_builder.stack.receipt import DebianPackage
 
@@ -74,8 +74,7 @@ def find(name: str) -> tuple[Path, Recipe]:
     try:
         return path, Recipe.model_validate(tomltext.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", where=path) from error
+        raise UsageError(refused(error), where=path) from error
     except ValueError as error:  # TOML and UTF-8
         raise UsageError(f"not TOML: {error}", where=path) from error
 

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stack_builder import resources
-from stack_builder.errors import UsageError
+from stack_builder.errors import UsageError, refused
 from stack_builder.sglang.gates.anchors import Anchor, Kind
 
 GPUS = ("sm_90", "sm_100", "sm_120", "sm_121")
@@ -159,6 +159,4 @@ def load() -> dict[str, Feature]:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"not TOML: {error}", where=path()) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{key}: {first['msg']}", where=path()) from error
+        raise UsageError(refused(error), where=path()) from error

@@ -305,12 +305,20 @@ def test_goodput_is_told_for_each_level(simulation: Simulation, capsys: pytest.C
         ["http://127.0.0.1:1", "--slo", "speed=3"],
         ["http://127.0.0.1:1", "--prompts", "/no/such/file"],
         ["--pair", "a=http://127.0.0.1:1", "--pair", "a=http://127.0.0.1:2"],
+        ["--arm", "a=--model 'x"],
         ["127.0.0.1:30000"],
     ],
 )
 def test_usage_errors_are_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_prompt_that_no_request_can_hold_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "fine"}\n{"prompt": "half a pair: \\ud83d"}\n')
+    assert run(["bench", "http://127.0.0.1:1", "--concurrency", "2", "--prompts", str(prompts)]) == 2
+    assert f"{prompts.name}:2: is not JSON: half of a surrogate pair" in capsys.readouterr().err
 
 
 def test_https_is_trusted_by_its_authority_alone(

@@ -23,7 +23,7 @@ from stack_builder.bench.compare import comparisons
 from stack_builder.bench.foreign import import_file
 from stack_builder.bench.page import page
 from stack_builder.bench.plot import charts, write_plot
-from stack_builder.bench.results import Results, from_json, json_schema, read, to_json
+from stack_builder.bench.results import Results, from_json, read, to_json
 from stack_builder.bench.svg import draw
 from stack_builder.bench.tables import report_markdown, report_text
 from stack_builder.cli.app import run
@@ -47,8 +47,9 @@ def test_what_is_written_is_read_back(pair: Results, tmp_path: Path) -> None:
     assert history.read_log(tmp_path / "deep" / "log.jsonl") == ([pair, pair], [])
 
 
-def test_results_follow_their_schema(pair: Results) -> None:
-    jsonschema.validate(json.loads(to_json(pair)), json_schema())
+def test_results_follow_their_schema(pair: Results, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schema", "bench"]) == 0
+    jsonschema.validate(json.loads(to_json(pair)), json.loads(capsys.readouterr().out))
 
 
 def test_half_a_line_costs_its_own_bench_alone(pair: Results, tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from stack_builder.bench.load import Load, Record, Run, Stop, run
-from stack_builder.bench.metrics import figures, parse_slo, quantile
+from stack_builder.bench.metrics import figures, parse_slo
+from stack_builder.bench.pool import Pool
+from stack_builder.bench.statistics import quantile
 from stack_builder.bench.stream import Api, Counted
-from stack_builder.bench.wire import Endpoint, ErrorKind, Pool
+from stack_builder.bench.wire import Endpoint, ErrorKind
 from stack_builder.errors import UsageError
 from tests.unit.bench.simulation import Simulation
 
