@@ -35,9 +35,10 @@ lock-dev: $(VENV)/ready
 	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
 	    --output-file lockfiles/development.txt pyproject.toml
 
+# An environment that is there keeps its Python, whatever comes first on PATH today; make clean removes it.
 $(VENV)/ready: lockfiles/development.txt pyproject.toml
 	.ci/packages python
-	$(PYTHON) -m venv $(VENV)
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r lockfiles/development.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@

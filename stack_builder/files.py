@@ -113,6 +113,16 @@ def unclaimed(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def free_bytes(folder: Path) -> int:
+    """How many bytes this user may still write on the disk of a folder that need not exist yet."""
+    return shutil.disk_usage(standing(folder)).free
+
+
+def standing(folder: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
+    return next((path for path in (folder, *folder.parents) if path.exists()), folder)
+
+
 def fsync_directory(directory: Path) -> None:
     """Make a rename in ``directory`` survive a power cut."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).parent
 _INSTALLED = _PACKAGE / "_data"
@@ -17,6 +18,13 @@ _ROOT = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent
 def checks() -> Path:
     """Rules, error texts and probes."""
     return _ROOT / "checks"
+
+
+def table(*parts: str) -> dict[str, Any]:
+    """What a TOML file below ``checks/`` holds. Its form is held by tests, or by whoever validates it."""
+    import tomllib  # not needed by --help
+
+    return tomllib.loads(checks().joinpath(*parts).read_text(encoding="utf-8"))
 
 
 def docker() -> Path:

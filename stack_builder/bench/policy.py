@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -86,7 +85,7 @@ class Policy:
 @cache
 def mechanisms() -> tuple[Mechanism, ...]:
     """Rows of ``checks/bench/adaptive.toml``, oldest first."""
-    rows = tomllib.loads((resources.checks() / "bench" / "adaptive.toml").read_text(encoding="utf-8"))["release"]
+    rows = resources.table("bench", "adaptive.toml")["release"]
     return tuple(Mechanism(**{**row, "since": Version(row["since"])}) for row in rows)
 
 

@@ -7,7 +7,6 @@ Random tokens are predictable by no draft, so they ruin acceptance and with it t
 from __future__ import annotations
 
 import random
-import tomllib
 from itertools import islice
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def builtin(count: int) -> tuple[str, ...]:
     Each passage breaks off at another word, as text does in a window that has been cut: greedy continuations then
     differ from prompt to prompt.
     """
-    data = tomllib.loads((resources.checks() / "bench" / "prompts.toml").read_text(encoding="utf-8"))
+    data = resources.table("bench", "prompts.toml")
     passages, instructions = data["passages"], data["instructions"]
     prompts = []
     for number in range(min(count, len(passages) * len(instructions))):

@@ -5,7 +5,6 @@ How much each needs, and who measured it, stands in ``checks/server/room.toml``.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from stack_builder import resources
 from stack_builder.diagnose import catalogue
+from stack_builder.files import free_bytes, standing
 from stack_builder.report import Finding
 
 _MIB = 1 << 20
@@ -68,10 +68,8 @@ def look(folder: Path, need: Need) -> Place:
     Raises:
         OSError: no folder on the way can be read.
     """
-    standing = next(path for path in (folder, *folder.parents) if path.exists())
-    status = os.statvfs(standing)
     present = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
-    return Place(folder, need, standing.stat().st_dev, status.f_bavail * status.f_frsize, present)
+    return Place(folder, need, standing(folder).stat().st_dev, free_bytes(folder), present)
 
 
 def judge_room(places: Iterable[Place]) -> tuple[Finding, ...]:

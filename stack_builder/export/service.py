@@ -12,13 +12,13 @@ from typing import Any
 import yaml
 
 from stack_builder.errors import UsageError
-from stack_builder.sglang.caches import caches
+from stack_builder.sglang.compile_caches import compile_caches
 
 POLICY_FILE = "/etc/stackb/policy.json"
 CACHE = "/var/cache/stackb"
 """Where the server keeps what it compiles and downloads; a volume, so that a restart need not do it again."""
 
-ENVIRONMENT = {**caches(f"{CACHE}/jit"), "HF_HOME": f"{CACHE}/hub"}
+ENVIRONMENT = {**compile_caches(f"{CACHE}/jit"), "HF_HOME": f"{CACHE}/hub"}
 KEY_VARIABLE = "STACKB_API_KEY"
 
 HEALTH = "/health"

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from stack_builder.stack.lock import Claim, Collision
-from stack_builder.stack.spec import StackSpec, Winner
+from stack_builder.stack.spec import StackSpec
 from stack_builder.wheels.facts import WheelFacts, venv_path
 
 
@@ -35,9 +35,3 @@ def collisions(wheels: Iterable[WheelFacts], python: str) -> tuple[Collision, ..
 def undecided(found: Iterable[Collision], spec: StackSpec, gpu: str) -> tuple[Collision, ...]:
     """Give the collisions for which the stack file names no winner on ``gpu``."""
     return tuple(collision for collision in found if spec.winner_for(collision.owners, gpu) is None)
-
-
-def winners(found: Iterable[Collision], spec: StackSpec, gpu: str) -> dict[str, Winner]:
-    """Give the rule that decides each path on ``gpu``; undecided paths are left out."""
-    decided = ((collision.path, spec.winner_for(collision.owners, gpu)) for collision in found)
-    return {path: winner for path, winner in decided if winner is not None}

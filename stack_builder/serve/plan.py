@@ -11,7 +11,7 @@ from typing import Literal
 
 from stack_builder import resources
 from stack_builder.errors import UsageError
-from stack_builder.sglang.caches import caches
+from stack_builder.sglang.compile_caches import compile_caches
 from stack_builder.stack.spec import ServeProfile
 
 Speculation = Literal["eagle3", "none"]
@@ -143,7 +143,7 @@ def make_plan(
 
 
 def workspace(stack: str) -> Path:
-    """Folder for all JIT caches of a stack, which no other stack may share (:mod:`stack_builder.sglang.caches`)."""
+    """Folder for all that the servers of a stack compile; no other stack may share it."""
     return resources.cache() / "jit" / stack
 
 
@@ -167,7 +167,7 @@ def _own_arguments(request: Request, mounts: Sequence[Mount]) -> dict[str, Scala
 
 
 def _environment(request: Request) -> dict[str, str]:
-    return {**caches(str(workspace(request.stack))), "PYTHONUNBUFFERED": "1"}
+    return {**compile_caches(str(workspace(request.stack))), "PYTHONUNBUFFERED": "1"}
 
 
 def _check_address(request: Request) -> None:

@@ -98,7 +98,7 @@ def read(folder: Path) -> Checkpoint:
         raise UsageError(f"larger than {MAX_CONFIG} bytes", where=path)
     try:
         config = jsontext.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"not JSON: {str(error).splitlines()[0]}", where=path) from error
     if not isinstance(config, dict):
         raise UsageError("not a JSON object", where=path)

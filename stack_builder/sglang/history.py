@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -34,18 +33,10 @@ def path() -> Path:
     return resources.checks() / "gates" / "options.toml"
 
 
-def replaced_path() -> Path:
-    """Where replacements stand that no release names itself."""
-    return resources.checks() / "gates" / "replaced.toml"
-
-
 @cache
 def load() -> dict[str, Life]:
     """All options that came or went, by spelling."""
-    if not path().is_file():
-        return {}
-    body = tomllib.loads(path().read_text(encoding="utf-8"))
-    return {name: Life(**entry) for name, entry in body.items()}
+    return {name: Life(**entry) for name, entry in resources.table("gates", "options.toml").items()}
 
 
 def derive(tables: Sequence[OptionTable]) -> dict[str, Life]:
@@ -58,7 +49,7 @@ def derive(tables: Sequence[OptionTable]) -> dict[str, Life]:
         options that are not in all of them, sorted by name.
     """
     ordered = sorted(tables, key=lambda table: Version(table.version))
-    by_hand = tomllib.loads(replaced_path().read_text(encoding="utf-8"))
+    by_hand = resources.table("gates", "replaced.toml")  # replacements that no release names itself
     found: dict[str, Life] = {}
     for name in sorted({name for table in ordered for name in table.names}):
         having = [table for table in ordered if table.get(name) is not None]

@@ -82,7 +82,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
             raise _damaged(path, f"{size} bytes, with a header said to have {length}")
         try:
             header = jsontext.loads(file.read(length))
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise _damaged(path, "its header is not JSON") from error
     if not isinstance(header, dict):
         raise _damaged(path, "its header is not an object")
@@ -111,7 +111,7 @@ def _indexed(index: Path) -> list[Path]:
         raise _damaged(index, f"larger than {MAX_INDEX} bytes")
     try:
         body = jsontext.loads(index.read_bytes())
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _damaged(index, "not JSON") from error
     weights = body.get("weight_map") if isinstance(body, Mapping) else None
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):

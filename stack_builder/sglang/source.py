@@ -18,6 +18,7 @@ from typing import Protocol
 from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.trees import FileTree
 from stack_builder.wheels.archive import WheelArchive
+from stack_builder.wheels.store import hash_file
 
 PACKAGE = "sglang"
 SERVER_ARGS = "sglang/srt/server_args.py"
@@ -176,7 +177,7 @@ def from_wheel(path: Path, *, sha256: str | None = None) -> SourceTree:
     return SourceTree(
         lambda: _Wheel(path.read_bytes(), path.name),
         where=path.name,
-        identity=sha256 or _sha256(path),
+        identity=sha256 or hash_file(path),
         version=match["version"],
     )
 
@@ -267,8 +268,3 @@ class _Tree:
 
     def read(self, name: str) -> bytes:
         return self._content[name]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -196,7 +196,7 @@ def parse(text: str, where: object) -> Receipt:
         return TypeAdapter(Receipt).validate_python(body)
     except ValidationError as error:
         raise UsageError(f"not a receipt: {refused(error)}", where=where) from error
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"not a receipt: {str(error).splitlines()[0]}", where=where) from error
 
 

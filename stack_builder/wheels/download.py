@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 
 import httpx
 
 from stack_builder.errors import IntegrityError
-from stack_builder.wheels.http import Http, TransientError, redact
+from stack_builder.wheels.http import Http, TransientError, content_range, redact
 from stack_builder.wheels.store import Part, StoppedError
 
 MAX_WHEEL = 64 << 30  # bytes, where the lock gives no size
 PROGRESS = 64 << 10  # bytes that a broken connection must have brought for the count of failures to start again
-
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
 
 def download(
@@ -83,10 +80,10 @@ def _check(response: httpx.Response, url: str, start: int, size: int | None) -> 
         raise IntegrityError("server compresses the file, so its bytes cannot be checked or resumed", where=where)
     total: int | None
     if response.status_code == 206:
-        told = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
-        if told is None or int(told[1]) != start:
+        told = content_range(response)
+        if told is None or told[0] != start:
             raise IntegrityError("server answers with another range than was asked for", where=where)
-        total = int(told[3])
+        total = told[2]
     else:
         length = response.headers.get("content-length", "")
         total = int(length) if length.isdecimal() else None

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from stack_builder.errors import IntegrityError, MachineError, UsageError
+from stack_builder.files import free_bytes
 from stack_builder.progress import Progress, amount_text
 from stack_builder.stack.lock import Artifact, Lock
 from stack_builder.stack.spec import StackSpec
-from stack_builder.wheels.store import Part, Store, free_bytes
+from stack_builder.wheels.store import Part, Store
 
 if TYPE_CHECKING:  # an HTTP client takes 0.3 s to load, which a run with every wheel at hand need not spend
     from stack_builder.wheels.http import Http

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import ssl
 import threading
 import time
@@ -30,6 +31,7 @@ ATTEMPTS = 6  # in a row without progress; the pauses between them add up to abo
 MAX_PAUSE = 20.0  # seconds, also where the server asks for more
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 _CA_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")  # httpx, pip, requests, curl
 _NO_NETWORK = "check the network and the proxy settings, or give the wheels with --from DIR"
 
@@ -244,6 +246,12 @@ def describe(error: Exception) -> str:
             return "the connection broke off"
         case _:
             return str(error) or type(error).__name__
+
+
+def content_range(response: httpx.Response) -> tuple[int, int, int] | None:
+    """First byte, last byte and size of the whole file, as Content-Range says (RFC 9110, 14.4); None if it does not."""
+    told = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+    return None if told is None else (int(told[1]), int(told[2]), int(told[3]))
 
 
 def _check_status(response: httpx.Response, url: str) -> None:

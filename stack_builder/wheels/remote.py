@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import io
-import re
 from collections import OrderedDict
 
 import httpx
 
 from stack_builder.errors import IntegrityError, MachineError
-from stack_builder.wheels.http import Http, TransientError, redact
+from stack_builder.wheels.http import Http, TransientError, content_range, redact
 
 BLOCK = 64 << 10  # bytes; the unit of the cache
 FIRST_TAIL = 4 * BLOCK  # end record, directory and usually .dist-info of all but the largest wheels
 MAX_READ_AHEAD = 16 * BLOCK
 MAX_BLOCKS = 1024  # 64 MiB
 MAX_READ = 256 << 20  # bytes in one call
-
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
 
 class RangesUnsupportedError(MachineError):
@@ -140,10 +137,10 @@ class RemoteFile:
             raise RangesUnsupportedError("server ignores range requests", where=where, fix="fetch the whole file")
         if response.headers.get("content-encoding", "identity") != "identity":
             raise IntegrityError("server compresses a range of a file", where=where)
-        told = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+        told = content_range(response)
         if told is None:
             raise IntegrityError("server answers a range request without saying which range", where=where)
-        start, last, size = (int(number) for number in told.groups())
+        start, last, size = told
         if not start <= last < size or (wanted is not None and (start, last) != wanted):
             raise IntegrityError("server answers with another range than was asked for", where=where)
         if wanted is None and (last != size - 1 or last - start >= FIRST_TAIL):

@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -89,7 +88,7 @@ class Store:
         return False
 
     def part_size(self, sha256: str, filename: str) -> int:
-        """How many bytes of a wheel an earlier run has left, in bytes."""
+        """How many bytes of a wheel an earlier run has left."""
         try:
             return _part_path(self.path(sha256, filename)).stat().st_size
         except FileNotFoundError:
@@ -208,13 +207,6 @@ def hash_file(path: Path) -> str:
     """Give the sha256 of a file."""
     with named(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def free_bytes(folder: Path) -> int:
-    """How many bytes fit on the disk of a folder that need not exist yet."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
 
 
 def _part_path(path: Path) -> Path:

@@ -32,7 +32,7 @@ from stack_builder.trees import FileTree
 from stack_builder.trees.directory import DirectoryTree
 from stack_builder.trees.members import MemberCache
 from stack_builder.trees.oci import OciTree
-from stack_builder.trees.union import UnionTree
+from tests.union import UnionTree
 from tests.unit.elf.oracle import Traced, read_trace
 
 LAYOUT, IMAGE, OTHER = (os.environ.get(f"STACKB_TEST_{name}", "") for name in ("LAYOUT", "IMAGE", "OTHER_CUDA"))

@@ -52,6 +52,18 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class _Scoped(_Model):
+    """What holds for some GPUs and releases only; for all where it names none."""
+
+    gpus: tuple[str, ...] = ()
+    sglang: str = ""
+
+    def applies(self, gpu: str, version: str) -> bool:
+        """Whether it is for a GPU and a release."""
+        fits = not self.sglang or SpecifierSet(self.sglang, prereleases=True).contains(version)
+        return fits and (not self.gpus or gpu in self.gpus)
+
+
 class AnchorEntry(_Model):
     """An anchor as written."""
 
@@ -67,7 +79,7 @@ class AnchorEntry(_Model):
         return Anchor(self.kind, self.files, self.text, self.symbol, self.given, self.equals)
 
 
-class Reading(_Model):
+class Reading(_Scoped):
     """One step: if the anchors are there, this follows.
 
     Attributes:
@@ -87,8 +99,6 @@ class Reading(_Model):
     true: State | None = None
     false: State | None = None
     unknown: State | None = None
-    gpus: tuple[str, ...] = ()
-    sglang: str = ""
     why: str
     established: Literal["source", "report"] = "source"
 
@@ -99,23 +109,11 @@ class Reading(_Model):
         SpecifierSet(self.sglang)
         return self
 
-    def applies(self, gpu: str, version: str) -> bool:
-        """Whether this step is for a GPU and a release."""
-        fits = not self.sglang or SpecifierSet(self.sglang, prereleases=True).contains(version)
-        return fits and (not self.gpus or gpu in self.gpus)
 
-
-class Instead(_Model):
+class Instead(_Scoped):
     """What works, for some GPUs and releases."""
 
     text: str
-    gpus: tuple[str, ...] = ()
-    sglang: str = ""
-
-    def applies(self, gpu: str, version: str) -> bool:
-        """Whether it is advice for a GPU and a release."""
-        fits = not self.sglang or SpecifierSet(self.sglang, prereleases=True).contains(version)
-        return fits and (not self.gpus or gpu in self.gpus)
 
 
 class Feature(_Model):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
@@ -132,8 +131,7 @@ def _recalled(feature: Feature, state: str, step: int, at: str) -> Gate:
 
 @lru_cache
 def _recorded() -> dict[str, dict[str, dict[str, tuple[str, int, str]]]]:
-    path = resources.checks() / "gates" / "recorded.toml"
-    return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return resources.table("gates", "recorded.toml")
 
 
 def _to_json(table: GateTable) -> object:

@@ -19,10 +19,8 @@ from stack_builder.elf.object import parse
 from stack_builder.errors import IntegrityError
 from stack_builder.trees import FileTree
 from stack_builder.trees import wheels as wheels_module
-from stack_builder.trees.directory import DirectoryTree
 from stack_builder.trees.members import MemberCache
 from stack_builder.trees.oci import OciTree
-from stack_builder.trees.union import UnionTree
 from stack_builder.trees.wheels import WheelsTree
 from tests.unit.trees.oci_images import layer_tar, write_layout
 
@@ -150,22 +148,3 @@ def test_the_cache_stays_below_its_bound(tmp_path: Path) -> None:
     cache = MemberCache(tmp_path, max_bytes=10_000)
     paths = [cache.get(f"member {i}", 4096, lambda: [b"x" * 4096]) for i in range(3)]
     assert [path.exists() for path in paths] == [False, True, True]
-
-
-def test_wheels_over_a_base(tree: WheelsTree, tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    (base / "usr/lib").mkdir(parents=True)
-    (base / "usr/lib/libc.so.6").write_bytes(b"c")
-    (base / "lib").symlink_to("usr/lib")
-    hidden = base / SITE.lstrip("/") / "shared.txt"
-    hidden.parent.mkdir(parents=True)
-    hidden.write_bytes(b"old")
-    union = UnionTree(tree, DirectoryTree(base))
-    assert union.resolve("/lib/libc.so.6") == "/usr/lib/libc.so.6"
-    assert union.prefix(f"{SITE}/shared.txt", 99) == b"first"
-    with union.open("/lib/libc.so.6") as view:
-        assert bytes(view) == b"c"
-    paths = [entry.path for entry in union.entries()]
-    assert paths == sorted(set(paths))
-    assert {"/usr/lib/libc.so.6", f"{SITE}/pkg/__init__.py", "/lib"} <= set(paths)
-    assert [e.owner for e in union.entries(f"{SITE}/shared.txt")] == ["one 1.0"]

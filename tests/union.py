@@ -1,4 +1,4 @@
-"""One tree laid over another: wheels over a base system."""
+"""One tree laid over another, as a test wants it: wheels over a base system, changed files over an image."""
 
 from __future__ import annotations
 

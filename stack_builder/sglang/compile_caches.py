@@ -25,7 +25,7 @@ CACHES = MappingProxyType(
 """Folder below a stack's own, by variable."""
 
 
-def caches(folder: str) -> dict[str, str]:
+def compile_caches(folder: str) -> dict[str, str]:
     """The variables that keep everything a server compiles below one folder.
 
     Args:
