@@ -1,6 +1,6 @@
-# Everything from a clone: `make build` ends with an image, `make test` with pytest's closing line.
-# Both set up what is missing: the virtual environment, Debian packages (through apt, where permitted), and for the
-# tests a Docker engine of their own if none answers.
+# Everything from a clone: `make setup` ends with the command in .venv, `make build` with an image, `make test` with
+# pytest's closing line. Each sets up what is missing: the virtual environment, Debian packages (through apt, where
+# permitted), and for the tests a Docker engine of their own if none answers.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -8,11 +8,13 @@ STACKB := $(VENV)/bin/stackb
 STACK  ?= cu130-sglang-0.5.23
 OUT    ?= out/$(STACK)
 
-.PHONY: build test lint audit lock-dev clean
+.PHONY: build setup test lint audit lock-dev clean
 
 build: $(VENV)/ready
 	.ci/packages build
 	$(STACKB) build $(STACK) --output $(OUT)
+
+setup: $(VENV)/ready
 
 test: $(VENV)/ready lint
 	.ci/packages build test
