@@ -26,7 +26,11 @@ class Arm(Protocol):
         """As the user calls it."""
 
     def start(self) -> tuple[str, Mapping[str, Json]]:
-        """Make it ready; gives its URL and what is known of how it was started."""
+        """Make it ready; gives its URL and what is known of how it was started.
+
+        Raises:
+            MachineError: it does not start.
+        """
 
     def stop(self) -> None:
         """Give up what :meth:`start` took."""
@@ -56,7 +60,11 @@ class ServedArm:
     port: int
 
     def start(self) -> tuple[str, Mapping[str, Json]]:
-        """Start it, wait until it is ready, and keep the report on what is active in it."""
+        """Start it, wait until it is ready, and keep the report on what is active in it.
+
+        Raises:
+            MachineError: it did not start; where ``stackb serve`` says why, so does this.
+        """
         call = [*_SERVE, *self.words, "--port", str(self.port), "--detach", "--format", "json"]
         done = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode not in (ExitCode.CLEAN, ExitCode.FINDINGS):

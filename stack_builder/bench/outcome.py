@@ -12,7 +12,16 @@ from stack_builder.bench.results import Reason, RunResult
 
 
 def of_run(seen: guards.Seen, *, arm: str, level: float, number: int, order: int, at: datetime) -> RunResult:
-    """Judge one run, the ``order``-th of all, in round ``number``."""
+    """Judge one run.
+
+    Args:
+        seen: the run from all sides.
+        arm: whose it is.
+        level: clients, or requests per second.
+        number: of its round, from 0.
+        order: its place among all runs of the bench, from 0.
+        at: when it began, in UTC.
+    """
     return RunResult(
         arm=arm,
         level=level,

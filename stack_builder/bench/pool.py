@@ -49,7 +49,11 @@ class Pool:
         return await self._use(await self.connect(), request, sink)
 
     async def connect(self) -> Connection:
-        """Open a connection."""
+        """Open a connection.
+
+        Raises:
+            ExchangeError: refused, not trusted, out of reach, or not open in time.
+        """
         loop = asyncio.get_running_loop()
         point = self.endpoint
         limit = min(self._patience, _CONNECT)

@@ -40,7 +40,15 @@ class Api(StrEnum):
 
 
 def body(api: Api, prompt: str, *, tokens: int, model: str, temperature: float = 0.0) -> bytes:
-    """Write the request: streamed, greedy unless told otherwise, and of exactly ``tokens`` output tokens."""
+    """Write the request: streamed, and of exactly so many output tokens, whatever the model would say.
+
+    Args:
+        api: which interface.
+        prompt: text; ``chat`` sends it as the user's one message.
+        tokens: to be generated.
+        model: name for the OpenAI interfaces.
+        temperature: of sampling; 0 is greedy.
+    """
     content: dict[str, object]
     if api is Api.GENERATE:
         sampling = {"temperature": temperature, "max_new_tokens": tokens, "ignore_eos": True}
@@ -97,7 +105,11 @@ class EventStream:
         self.refusal = (self.refusal + piece)[:_MAX_REFUSAL]
 
     def feed(self, piece: bytes, now: float) -> None:
-        """Take the next bytes of the stream, which arrived at ``now``."""
+        """Take the next bytes of the stream, which arrived at ``now``.
+
+        Raises:
+            ExchangeError: an event that is too long, is no JSON, or says that the request has failed.
+        """
         if self._rest:
             piece = self._rest + piece
             self._rest = b""

@@ -49,7 +49,12 @@ class _Side:
         return cls(stack, folder, spec.load(folder), lock.load(folder))
 
     def wheel(self, name: str) -> Path:
-        """The fetched wheel of a distribution."""
+        """The fetched wheel of a distribution.
+
+        Raises:
+            UsageError: the stack locks none.
+            MachineError: it has not been fetched.
+        """
         artifact = self.lock.artifact(name)
         if artifact is None or artifact.sha256 is None:
             raise UsageError(f"locks no {name}", where=self.folder.name)

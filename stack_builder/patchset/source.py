@@ -58,7 +58,11 @@ class Source:
         return source
 
     def write(self, text: bytes) -> bytes:
-        """Encode an edited ``text`` as the file was."""
+        """Encode an edited ``text`` as the file was.
+
+        Raises:
+            AnchorError: the file's encoding does not have all of its characters.
+        """
         try:
             return self.mark + (text if self.encoding == "utf-8" else text.decode().encode(self.encoding))
         except UnicodeError as error:

@@ -17,6 +17,13 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a resolver and give what it said.
 
+    Args:
+        tool: what messages call it.
+        arguments: the program first.
+        cwd: where it runs.
+        environment: all of its environment.
+        timeout: seconds.
+
     Raises:
         MachineError: it cannot be started, or does not end within ``timeout`` seconds.
     """

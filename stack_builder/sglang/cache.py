@@ -29,7 +29,15 @@ def through(
     to_json: Callable[[_T], object],
     from_json: Callable[[object], _T],
 ) -> _T:
-    """Give what ``read`` gives, from the cache where it is there; an unreadable entry is read anew."""
+    """Give what ``read`` gives, from the cache where it is there; an unreadable entry is read anew.
+
+    Args:
+        tree: the sources; without an identity nothing is kept.
+        kind: tells this result from others of the same tree.
+        read: reads the tree.
+        to_json: what the cache holds of a result.
+        from_json: the same backwards; whatever it raises on a damaged entry counts as "not there".
+    """
     if tree.identity is None:
         return read(tree)
     path = _entry(tree.identity, kind)

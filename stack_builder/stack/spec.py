@@ -248,7 +248,11 @@ def argument(folder: Path) -> str:
 
 
 def load(folder: Path) -> StackSpec:
-    """Read ``stack.toml`` of a stack's folder."""
+    """Read ``stack.toml`` of a stack's folder.
+
+    Raises:
+        UsageError: too large, not UTF-8, or as :func:`parse` says.
+    """
     path = folder / "stack.toml"
     data = path.read_bytes()
     if len(data) > MAX_STACK_FILE:

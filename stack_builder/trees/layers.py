@@ -157,6 +157,13 @@ Again = Callable[[], AbstractContextManager[Iterator[Buffer]]]
 def open_pack(pack: Path, digest: str, again: Again, cache: MemberCache, where: str) -> Iterator[Layer]:
     """Open a layer by the pack that was made of it, for the time of the context.
 
+    Args:
+        pack: the file.
+        digest: of the layer, ``sha256:…``.
+        again: reads the layer once more, for files that the pack does not hold as a whole.
+        cache: where those are kept.
+        where: how messages name the layer.
+
     Raises:
         IntegrityError: the pack is damaged.
     """
