@@ -16,6 +16,7 @@ from stack_builder.cache.lock import in_use
 from stack_builder.cli.output import Format, emit
 from stack_builder.diagnose import target as targets
 from stack_builder.errors import UsageError
+from stack_builder.stack.gpu import Gpu
 
 _PACKED = ("stack", "wheels", "oci", "image")
 
@@ -52,15 +53,14 @@ def command(
     """Check that torch, kernels and CUDA libraries of a target fit together, without loading them."""
     if draft is not None and model is None:
         raise UsageError("--draft without --model", fix="give the folder of the model as well")
-    from stack_builder.diagnose.arch import parse_gpu  # not needed by --help, like what follows
-    from stack_builder.diagnose.doctor import examine
+    from stack_builder.diagnose.doctor import examine  # not needed by --help
 
     parsed = targets.parse(target)
     if parsed.kind in _PACKED:
         progress.for_terminal().note(
             f"reading {parsed.kind}:{parsed.value}; a first check reads every byte of its libraries"
         )
-    report = examine(parsed, gpu=parse_gpu(gpu) if gpu else None, host=host, wheels=wheels)
+    report = examine(parsed, gpu=Gpu.parse(gpu) if gpu else None, host=host, wheels=wheels)
     if model is not None:
         from stack_builder.diagnose.sglang.locate import source_of  # not needed by other checks
         from stack_builder.diagnose.sglang.pair import judge_model

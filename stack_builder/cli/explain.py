@@ -13,6 +13,7 @@ from stack_builder.diagnose import target as targets
 from stack_builder.diagnose.explain import confirm, explain
 from stack_builder.errors import UsageError
 from stack_builder.report import Report
+from stack_builder.stack.gpu import Gpu
 
 
 def command(
@@ -37,10 +38,9 @@ def command(
 
 
 def _confirmed(report: Report, target: str, gpu: str | None) -> Report:
-    from stack_builder.diagnose.arch import parse_gpu
     from stack_builder.diagnose.doctor import examine
 
-    return confirm(report, examine(targets.parse(target), gpu=parse_gpu(gpu) if gpu else None))
+    return confirm(report, examine(targets.parse(target), gpu=Gpu.parse(gpu) if gpu else None))
 
 
 def _explained(file: str) -> Report:

@@ -16,7 +16,7 @@ from stack_builder.cli.output import Format, emit, table, write
 from stack_builder.diagnose import target as targets
 from stack_builder.diagnose.patches import judge, site, sources
 from stack_builder.diagnose.target import TargetSpec
-from stack_builder.errors import ExitCode, UsageError
+from stack_builder.errors import ExitCode
 from stack_builder.files import atomic_write
 from stack_builder.patch import verbs
 from stack_builder.patchset import model
@@ -25,6 +25,7 @@ from stack_builder.patchset.model import Hardware, Patch, Topology
 from stack_builder.patchset.plan import Plan, plan
 from stack_builder.patchset.states import State, assess
 from stack_builder.stack import spec
+from stack_builder.stack.gpu import Gpu
 from stack_builder.terminal import printable
 
 app = typer.Typer(no_args_is_help=True)
@@ -207,8 +208,8 @@ def contract(
 def _wanted(
     target: TargetSpec, ids: list[str] | None, stack: str | None, gpu: str | None, topology: Topology | None
 ) -> _Wanted:
-    if gpu is not None and not re.fullmatch(r"sm_[0-9]{2,3}", gpu):
-        raise UsageError(f"'{gpu}' is no GPU architecture", where="--gpu", fix="write one such as sm_120")
+    if gpu is not None:
+        gpu = str(Gpu.parse(gpu))
     named = stack or (target.value if target.kind == "stack" else None)
     folder = spec.find(named) if named else None
     loaded = spec.load(folder) if folder else None

@@ -20,6 +20,7 @@ from stack_builder.serve import registry
 from stack_builder.serve.place import Environment, Image, Place
 from stack_builder.serve.plan import LaunchPlan, Request, make_plan
 from stack_builder.stack import spec as stacks
+from stack_builder.stack.gpu import Gpu
 from stack_builder.stack.spec import ServeProfile, StackSpec
 
 
@@ -77,6 +78,7 @@ def command(
         raise typer.Exit(_status())
     if stop:
         raise typer.Exit(_stop(port))
+    gpu = str(Gpu.parse(gpu)) if gpu else None
     stack, words = split_server_arguments(stack, extra)
     folder = stacks.find(stack)
     if not model:
@@ -110,7 +112,16 @@ def command(
         _print_plan(plan, place)
         return
     if not skip_preflight or check:
-        _check(plan, loaded, folder, place, gpu=gpu, despite=despite or [], only=check, format=format)
+        _check(
+            plan,
+            loaded,
+            folder,
+            place,
+            gpu=str(Gpu.parse(gpu)) if gpu else None,
+            despite=despite or [],
+            only=check,
+            format=format,
+        )
     raise typer.Exit(_serve(plan, place, patience=patience, detach=detach, format=format))
 
 

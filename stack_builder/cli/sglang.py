@@ -23,6 +23,7 @@ from stack_builder.sglang.gates import readings
 from stack_builder.sglang.gates.readings import GPUS
 from stack_builder.sglang.options import Option
 from stack_builder.sglang.source import SourceTree
+from stack_builder.stack.gpu import Gpu
 from stack_builder.terminal import printable
 
 app = typer.Typer(no_args_is_help=True)
@@ -75,7 +76,7 @@ def _option(option: Option, *, full: bool) -> str:
 @app.command("gates")
 def gates(target: _Target = None, gpu: _Gpu = None, as_json: _Json = False) -> None:
     """Show what becomes of each feature on a GPU: active, silently off, refused, and where the source says so."""
-    asked = (gpu,) if gpu else GPUS
+    asked = (str(Gpu.parse(gpu)),) if gpu else GPUS
     found = locate.gates_of(targets.parse(target), asked)
     if as_json:
         write(jsontext.dumps(found, indent=1))
@@ -176,6 +177,7 @@ def check(
     """Check a launch line before anything starts: options, how they go together, what is active on the GPU."""
     from stack_builder.diagnose.sglang import check as checks  # the other commands answer sooner without
 
+    gpu = str(Gpu.parse(gpu)) if gpu else None
     tree = _open(target)
     findings, skipped = checks.check_launch(
         tree, arguments, environment=_environment(env or ()), gpu=gpu, model=model, draft=draft

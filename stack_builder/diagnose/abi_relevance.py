@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from stack_builder.diagnose.abi_fixes import KERNELS, FixSource
 from stack_builder.diagnose.abi_history import TorchHistory, is_torch_name
-from stack_builder.diagnose.arch import Gpu, not_loaded
+from stack_builder.diagnose.arch import not_loaded
 from stack_builder.diagnose.environment.facts import Environment, MissingLibrary, MissingSymbol, Object
 from stack_builder.elf.needed import cuda_majors
 from stack_builder.report import Finding, Severity
+from stack_builder.stack.gpu import Gpu
 
 ESSENTIAL = ("torch", *KERNELS, "flashinfer-python", "flashinfer-jit-cache", "triton", "apache-tvm-ffi", "sglang")
 """Distributions without which SGLang does not serve; what they load has to load."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 from typing import Annotated
@@ -23,39 +22,10 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter
 from stack_builder import resources
 from stack_builder.diagnose import catalogue
 from stack_builder.diagnose.environment.facts import DeviceCode, Environment
-from stack_builder.errors import UsageError
 from stack_builder.report import Finding
+from stack_builder.stack.gpu import Gpu
 
 _TARGET = re.compile(r"(?:sm|compute)_(\d+)(\d)([af]?)")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Gpu:
-    """A GPU by its compute capability."""
-
-    major: int
-    minor: int
-
-    @property
-    def capability(self) -> int:
-        """``120`` for 12.0."""
-        return self.major * 10 + self.minor
-
-    def __str__(self) -> str:
-        return f"sm_{self.capability}"
-
-
-def parse_gpu(text: str) -> Gpu:
-    """Read ``sm_120``, ``sm120`` or ``12.0``.
-
-    Raises:
-        UsageError: of another form.
-    """
-    match = re.fullmatch(r"(?:sm_?)?(\d{1,2})(\d)[af]?|(\d{1,2})\.(\d)", text.strip().lower())
-    if match is None:
-        raise UsageError(f"'{text}' names no GPU architecture", where="--gpu", fix="write it like sm_120")
-    major, minor = (match[1], match[2]) if match[1] else (match[3], match[4])
-    return Gpu(int(major), int(minor))
 
 
 def runs(target: str, gpu: Gpu) -> bool:

@@ -10,7 +10,6 @@ from pathlib import Path
 from stack_builder.diagnose import abi, abi_history, arch, catalogue, cuda
 from stack_builder.diagnose.abi_fixes import KERNELS, FixSource, LockedSet
 from stack_builder.diagnose.abi_relevance import knowledge
-from stack_builder.diagnose.arch import Gpu
 from stack_builder.diagnose.doctor_targets import Subject, find_subject
 from stack_builder.diagnose.environment.collect import collect
 from stack_builder.diagnose.environment.facts import Environment, Object
@@ -22,6 +21,7 @@ from stack_builder.report import Finding, Report, Severity, Skipped
 from stack_builder.report.model import Json
 from stack_builder.stack import lock as locks
 from stack_builder.stack import spec as specs
+from stack_builder.stack.gpu import Gpu
 
 # What explains other findings comes first: whoever repairs the first one may be done.
 _ORDER = ("CUDA003", "CUDA004", "ABI009", "CUDA007", "CUDA001", "ABI007", "ABI001", "ABI003", "ABI002", "CUDA006")
@@ -55,7 +55,7 @@ def examine(
     """
     subject = find_subject(target, environ, wheels)
     environment = kept(subject.identity, lambda: _collected(subject))
-    gpu = gpu or (arch.parse_gpu(subject.gpu) if subject.gpu else None)
+    gpu = gpu or (Gpu.parse(subject.gpu) if subject.gpu else None)
     found_host = None
     if target.kind in _LOCAL:
         environment = dataclasses.replace(environment, jit_caches=find_jit_caches(environ))
@@ -63,7 +63,7 @@ def examine(
             site = Path(environment.python.site[0])
             found_host = collect_host(gpu=str(gpu) if gpu else None, site_packages=site, environ=environ)
     if gpu is None and found_host is not None and found_host.devices:
-        gpu = arch.parse_gpu(found_host.devices[0].capability)
+        gpu = Gpu.parse(found_host.devices[0].capability)
     findings, skipped = judge(environment, fix_source(), gpu=gpu, expected_cuda=subject.cuda)
     if found_host is not None:
         more, skipped_host = _judge_host(environment, found_host)

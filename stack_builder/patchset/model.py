@@ -17,7 +17,7 @@ from stack_builder import resources, tomltext
 from stack_builder.errors import UsageError, refused
 from stack_builder.patchset.operations import Dotted, FilePath, Identifier, Operation, Text
 from stack_builder.patchset.source import AnchorError, Source, defined_names, dict_value, find_class, find_dict
-from stack_builder.stack.spec import Gpu, Name, Reason, Sha256, Specifier
+from stack_builder.stack.spec import GpuName, Name, Reason, Sha256, Specifier
 
 MAX_PATCH_FILE = 1 << 20  # bytes
 
@@ -87,8 +87,8 @@ class NoEffect(_Model):
     one of ``topology``, for an effect has to be shown.
     """
 
-    gpu: tuple[Gpu, ...] = ()
-    gpu_other_than: tuple[Gpu, ...] = ()
+    gpu: tuple[GpuName, ...] = ()
+    gpu_other_than: tuple[GpuName, ...] = ()
     topology: tuple[Topology, ...] = ()
     reason: Reason
 

@@ -53,7 +53,7 @@ StackName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", 
 Specifier = Annotated[str, AfterValidator(_specifier)]
 Extras = Annotated[tuple[Name, ...], Field(min_length=1)]
 Reason = Annotated[str, StringConstraints(min_length=10, strip_whitespace=True)]
-Gpu = Annotated[str, StringConstraints(pattern=r"^sm_[0-9]{2,3}$")]
+GpuName = Annotated[str, StringConstraints(pattern=r"^sm_[0-9]{2,3}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -72,7 +72,7 @@ class StackTable(_Model):
     python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]{1,2}$")]
     platform: Literal["linux_x86_64", "linux_aarch64"] = "linux_x86_64"
     cuda: Annotated[str, StringConstraints(pattern=r"^[0-9]{2}\.[0-9]$")]
-    gpu: Annotated[tuple[Gpu, ...], Field(min_length=1)]
+    gpu: Annotated[tuple[GpuName, ...], Field(min_length=1)]
     min_driver: str
     exclude_newer: date | None = None
 
@@ -102,7 +102,7 @@ class Winner(_Model):
 
     winner: Name
     packages: Annotated[tuple[Name, ...], Field(min_length=2)]
-    gpu: tuple[Gpu, ...] = ()
+    gpu: tuple[GpuName, ...] = ()
     reason: Reason
 
     @model_validator(mode="after")

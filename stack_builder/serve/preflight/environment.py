@@ -6,12 +6,12 @@ import os
 from dataclasses import replace
 
 from stack_builder.diagnose import catalogue
-from stack_builder.diagnose.arch import parse_gpu
 from stack_builder.diagnose.doctor import examine
 from stack_builder.diagnose.host import HostNeed, judge_host
 from stack_builder.diagnose.target import TargetSpec
 from stack_builder.serve.place import Environment
 from stack_builder.serve.preflight.launch import Launch, Said
+from stack_builder.stack.gpu import Gpu
 
 
 def check(launch: Launch) -> Said:
@@ -19,7 +19,7 @@ def check(launch: Launch) -> Said:
     if isinstance(launch.place, Environment):
         environ = {**os.environ, **launch.plan.env}
         target = TargetSpec("venv", str(launch.place.folder))
-        report = examine(target, gpu=parse_gpu(launch.architecture), environ=environ)
+        report = examine(target, gpu=Gpu.parse(launch.architecture), environ=environ)
         return Said(report.findings, report.skipped)
     # Compilers, loader variables and /dev/shm of the host stay outside the container.
     host = replace(launch.host, environment={}, shm_bytes=None)

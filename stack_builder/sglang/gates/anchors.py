@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from stack_builder.sglang.constants import UNKNOWN, dotted
-from stack_builder.sglang.gates.capability import Conditions, Gpu
+from stack_builder.sglang.gates.capability import Conditions
+from stack_builder.stack.gpu import Gpu
 
 
 class Kind(StrEnum):
@@ -117,7 +118,7 @@ class Finder:
                 yield spot
 
     def _read(self, anchor: Anchor, spot: _Spot, gpu: Gpu) -> tuple[bool | None, Place]:
-        numbers = {"$sm": gpu.sm, "$major": gpu.major}
+        numbers = {"$sm": gpu.capability, "$major": gpu.major}
         given = {text: numbers.get(str(value), value) for text, value in (anchor.given or {}).items()}
         match spot.node:
             case _ if anchor.kind is Kind.PRESENT:

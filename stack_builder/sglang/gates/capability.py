@@ -9,11 +9,10 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from stack_builder.errors import UsageError
 from stack_builder.sglang.constants import UNKNOWN, Evaluator, dotted
 from stack_builder.sglang.source import SourceTree
+from stack_builder.stack.gpu import Gpu
 
 COMMON = "sglang/srt/utils/common.py"
 
@@ -31,34 +30,6 @@ _COMPARE: Mapping[type[ast.cmpop], Callable[[object, object], bool]] = {
     ast.In: lambda left, right: left in right,  # type: ignore[operator]
     ast.NotIn: lambda left, right: left not in right,  # type: ignore[operator]
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A compute capability."""
-
-    major: int
-    minor: int
-
-    @classmethod
-    def parse(cls, name: str) -> Gpu:
-        """Read ``sm_120``.
-
-        Raises:
-            UsageError: not of that form.
-        """
-        digits = name.removeprefix("sm_")
-        if digits == name or not digits.isdecimal() or not 2 <= len(digits) <= 3:
-            raise UsageError(f"'{name}' is no compute capability", fix="write it as sm_120")
-        return cls(int(digits[:-1]), int(digits[-1]))
-
-    @property
-    def sm(self) -> int:
-        """120 for 12.0."""
-        return self.major * 10 + self.minor
-
-    def __str__(self) -> str:
-        return f"sm_{self.sm}"
 
 
 class Conditions:
@@ -123,7 +94,7 @@ class Conditions:
             case "get_device_capability":
                 return (gpu.major, gpu.minor)
             case "get_device_sm":
-                return gpu.sm
+                return gpu.capability
             case "is_hopper_with_cuda_12_3":
                 return gpu.major == 9
             case _:
@@ -131,7 +102,7 @@ class Conditions:
         if name in _MACHINE:
             return _MACHINE[name]
         if name in self._helpers:
-            return gpu.sm in self._helpers[name] or gpu.major in self._helpers[name]
+            return gpu.capability in self._helpers[name] or gpu.major in self._helpers[name]
         return UNKNOWN
 
 

@@ -9,9 +9,10 @@ from stack_builder import resources
 from stack_builder.sglang import cache
 from stack_builder.sglang.gates import readings
 from stack_builder.sglang.gates.anchors import Finder
-from stack_builder.sglang.gates.capability import Conditions, Gpu
+from stack_builder.sglang.gates.capability import Conditions
 from stack_builder.sglang.gates.readings import GPUS, Feature, Reading, State
 from stack_builder.sglang.source import SourceTree
+from stack_builder.stack.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def read(tree: SourceTree, gpus: tuple[str, ...] = GPUS) -> GateTable:
     """Derive the table from the source of a release; kept in the cache.
 
     Raises:
-        UsageError: a GPU is not written as ``sm_120``.
+        UsageError: a GPU is none.
     """
     for gpu in gpus:
         Gpu.parse(gpu)

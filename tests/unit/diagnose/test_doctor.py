@@ -11,7 +11,7 @@ import pytest
 
 from stack_builder import resources
 from stack_builder.cli.app import run
-from stack_builder.diagnose import arch, doctor
+from stack_builder.diagnose import doctor
 from stack_builder.diagnose.abi_fixes import FixSource
 from stack_builder.diagnose.abi_history import TorchHistory
 from stack_builder.diagnose.environment.facts import (
@@ -26,6 +26,7 @@ from stack_builder.diagnose.environment.facts import (
     Torch,
 )
 from stack_builder.report import Severity
+from stack_builder.stack.gpu import Gpu
 
 SITE = "/v/lib/python3.11/site-packages"
 SOURCE = FixSource(TorchHistory((), {}), ())
@@ -85,7 +86,7 @@ def test_notes_of_one_distribution_stand_together_and_lose_nothing() -> None:
 def test_features_without_code_for_the_gpu_keep_a_note_each() -> None:
     names = ("flash_ops", "flashmla_ops")
     code = tuple(DeviceCode(f"{SITE}/sgl_kernel/{n}.abi3.so", "sgl-kernel 0.3.21", ("sm_90a",)) for n in names)
-    findings, skipped = doctor.judge(dataclasses.replace(PLAIN, device_code=code), SOURCE, gpu=arch.parse_gpu("sm_120"))
+    findings, skipped = doctor.judge(dataclasses.replace(PLAIN, device_code=code), SOURCE, gpu=Gpu.parse("sm_120"))
     assert [f.object for f in findings] == [f"sgl_kernel/{name}.abi3.so" for name in names]
     assert skipped == ()
 
@@ -104,7 +105,7 @@ def test_the_facts_name_what_people_ask_for_first() -> None:
         distributions=(Distribution("sglang-kernel", "0.4.10", "x"),),
         device_code=(DeviceCode(f"{SITE}/sgl_kernel/sm100/common_ops.abi3.so", None, ("sm_90a", "sm_120a")),),
     )
-    summary = doctor.summary(facts, arch.parse_gpu("sm_120"))
+    summary = doctor.summary(facts, Gpu.parse("sm_120"))
     assert list(summary)[:3] == ["python", "torch", "gpu"]
     assert summary["torch"] == "2.14.1+cu130, CUDA 13.0"
     assert summary["code in sgl_kernel/sm100/common_ops.abi3.so"] == "sm_90a, sm_120a"

@@ -151,7 +151,7 @@ def test_a_drifted_file_is_one_line_and_untouched(site: Site, stack: str, capsys
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["status", "--gpu", "blackwell"], "is no GPU architecture"),
+        (["status", "--gpu", "blackwell"], "names no GPU architecture"),
         (["status", "--topology", "token-ring"], "token-ring"),
         (["status", "--patch", "nope"], "no patch 'nope'"),
         (["apply", "image:demo:1"], "not in image:"),
