@@ -1,4 +1,4 @@
-"""The command line as a process: exit codes, one line per failure, start-up imports."""
+"""The command line: exit codes, one line per failure, start-up imports; as a process where that matters."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from stack_builder.cli.app import COMMANDS, build_app
+from stack_builder.cli.app import COMMANDS, build_app, run
 from stack_builder.errors import ExitCode
 
 
-def stackb(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def stackb(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "stack_builder", *arguments],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "COLUMNS": "100", **(env or {})},
+        env={**os.environ, "COLUMNS": "100"},
     )
 
 
@@ -34,11 +34,10 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_line_in_the_table_is_the_commands_own(name: str) -> None:
+def test_the_line_in_the_table_is_the_commands_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The table spares --help the import of every command; it must not drift from what the command says of itself."""
-    own = stackb(name, "--help")
-    assert own.returncode == 0, own.stderr
-    assert COMMANDS[name].rstrip(".") in " ".join(own.stdout.split())
+    assert run([name, "--help"]) == 0
+    assert COMMANDS[name].rstrip(".") in " ".join(capsys.readouterr().out.split())
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -62,20 +61,27 @@ def test_help_imports_nothing_heavy() -> None:
         (("schema", "lock", "more"), "See stackb schema --help."),
     ],
 )
-def test_a_call_that_cannot_be_read_is_one_line(call: tuple[str, ...], says: str) -> None:
-    result = stackb(*call)
-    assert result.returncode == ExitCode.USAGE
-    assert says in result.stderr
-    assert result.stderr.startswith("stackb: ")
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
+def test_a_call_that_cannot_be_read_is_one_line(
+    call: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(call) == ExitCode.USAGE
+    out, err = capsys.readouterr()
+    assert says in err
+    assert err.startswith("stackb: ")
+    assert err.count("\n") == 1
+    assert out == ""
 
 
-@pytest.mark.parametrize("columns", ["0", "1", "7"])
-def test_a_terminal_without_a_width_loses_no_text(columns: str) -> None:
-    listed = stackb("patch", "list", env={"COLUMNS": columns}).stdout
-    assert "symm-mem-sm12" in listed
-    assert listed == stackb("patch", "list", env={"COLUMNS": "80"}).stdout
+def test_a_terminal_without_a_width_loses_no_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = {}
+    for columns in ("0", "1", "7", "80"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert run(["patch", "list"]) == 0
+        listed[columns] = capsys.readouterr().out
+    assert "symm-mem-sm12" in listed["80"]
+    assert set(listed.values()) == {listed["80"]}
 
 
 def test_ctrl_c_while_modules_load_is_one_line() -> None:
