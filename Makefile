@@ -8,12 +8,13 @@ STACKB := $(VENV)/bin/stackb
 STACK  ?= cu130-sglang-0.5.23
 OUT    ?= out/$(STACK)
 
-.PHONY: build setup test lint audit lock-dev clean
+.PHONY: build test lint audit lock-dev clean
 
 build: $(VENV)/ready
 	.ci/packages build
 	$(STACKB) build $(STACK) --output $(OUT)
 
+.PHONY: setup
 setup: $(VENV)/ready
 
 test: $(VENV)/ready lint

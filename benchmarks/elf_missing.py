@@ -12,7 +12,6 @@ import platform
 import time
 from pathlib import Path
 
-from stack_builder.diagnose.abi_history import is_torch_name
 from stack_builder.elf.demangle import demangle
 from stack_builder.elf.files import ObjectCache
 from stack_builder.elf.layout import ElfError
@@ -20,6 +19,7 @@ from stack_builder.elf.linker import Process
 from stack_builder.elf.providers import Provider
 from stack_builder.elf.search import read_settings
 from stack_builder.elf.torch_loading import load_torch
+from stack_builder.elf.torch_names import is_torch_name
 from stack_builder.trees.wheels import WheelsTree
 
 SITE = "/opt/venv/lib/python3.11/site-packages"

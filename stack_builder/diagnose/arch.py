@@ -11,7 +11,6 @@ What runs where (CUDA C++ Programming Guide, compute capabilities; nvcc document
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
@@ -65,8 +64,7 @@ class Feature(BaseModel):
 @cache
 def features() -> tuple[Feature, ...]:
     """The features that ship with the tool."""
-    table = tomllib.loads((resources.checks() / "kernel_objects.toml").read_text(encoding="utf-8"))
-    return TypeAdapter(tuple[Feature, ...]).validate_python(table["feature"])
+    return TypeAdapter(tuple[Feature, ...]).validate_python(resources.table("kernel_objects.toml")["feature"])
 
 
 def feature_of(path: str) -> Feature | None:

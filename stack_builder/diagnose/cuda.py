@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from packaging.version import InvalidVersion, Version
 
-from stack_builder.diagnose import abi_fixes, catalogue
-from stack_builder.diagnose.abi_relevance import Knowledge, libraries_to_report, weighed
+from stack_builder.diagnose import catalogue
+from stack_builder.diagnose.abi import fixes
+from stack_builder.diagnose.abi.relevance import Knowledge, libraries_to_report, weighed
 from stack_builder.diagnose.environment.facts import Distribution, Environment, JitCache, MissingLibrary, Object
 from stack_builder.elf.needed import cuda_majors
 from stack_builder.report import Finding, Severity
@@ -52,13 +53,13 @@ def has_cpu_torch(environment: Environment) -> bool:
     return torch is not None and torch.cuda is None and torch.hip is None
 
 
-def _torch_build(environment: Environment, source: abi_fixes.FixSource, expected: str | None) -> Iterator[Finding]:
+def _torch_build(environment: Environment, source: fixes.FixSource, expected: str | None) -> Iterator[Finding]:
     torch = environment.torch
     if torch is None:
         return
     if has_cpu_torch(environment):
         users = [o for o in environment.objects if any(m.soname == "libtorch_cuda.so" for m in o.missing_libraries)]
-        kernels = [d for d in environment.distributions if d.name in abi_fixes.KERNELS]
+        kernels = [d for d in environment.distributions if d.name in fixes.KERNELS]
         majors = sorted({major for o in environment.objects if not _of_torch(o) for major in cuda_majors(o.needed)})
         because = f"; {len(users)} objects need its libtorch_cuda.so" if users else ""
         wanted = expected or _cuda_of_choice(torch.release, majors, source)
@@ -85,7 +86,7 @@ def _torch_build(environment: Environment, source: abi_fixes.FixSource, expected
         )
 
 
-def _cuda_of_choice(release: str, majors: list[int], source: abi_fixes.FixSource) -> str:
+def _cuda_of_choice(release: str, majors: list[int], source: fixes.FixSource) -> str:
     """The CUDA release to install torch for: PyPI's build where it has the major that the kernels need."""
     major = majors[-1] if majors else 13
     recorded = source.history.release(release)
@@ -94,7 +95,7 @@ def _cuda_of_choice(release: str, majors: list[int], source: abi_fixes.FixSource
     return {12: "12.8", 13: "13.0"}.get(major, f"{major}.0")
 
 
-def _other_major(environment: Environment, source: abi_fixes.FixSource) -> Iterator[Finding]:
+def _other_major(environment: Environment, source: fixes.FixSource) -> Iterator[Finding]:
     """Objects that miss a CUDA library while the same library of another major is there."""
     for found in environment.objects:
         missing = [
@@ -124,18 +125,18 @@ def _other_major(environment: Environment, source: abi_fixes.FixSource) -> Itera
 
 
 def _other_major_fix(
-    environment: Environment, found: Object, missing: list[MissingLibrary], source: abi_fixes.FixSource
+    environment: Environment, found: Object, missing: list[MissingLibrary], source: fixes.FixSource
 ) -> tuple[str, ...]:
     """The object's own major is torch's: its library is missing; otherwise the object is the wrong build."""
     torch = environment.torch
     wanted = {major for m in missing for major in cuda_majors([m.soname])}
     if torch is not None and torch.cuda_major in wanted:
-        wheels = {abi_fixes.wheel_of_library(m.soname, environment) or m.soname for m in missing}
+        wheels = {fixes.wheel_of_library(m.soname, environment) or m.soname for m in missing}
         return (f"Install {' and '.join(sorted(wheels))}: torch and the object are both of CUDA {torch.cuda_major}",)
-    return abi_fixes.for_other_cuda(environment, found, min(wanted), source)
+    return fixes.for_other_cuda(environment, found, min(wanted), source)
 
 
-def _two_majors(environment: Environment, source: abi_fixes.FixSource) -> Iterator[Finding]:
+def _two_majors(environment: Environment, source: fixes.FixSource) -> Iterator[Finding]:
     """Objects that load although they bring another CUDA major into torch's process."""
     torch = environment.torch
     if torch is None or torch.cuda_major is None:
@@ -157,7 +158,7 @@ def _two_majors(environment: Environment, source: abi_fixes.FixSource) -> Iterat
             distribution=found.owner,
             severity=Severity.ERROR if found.torch_imports else None,
             evidence={"libraries": foreign, "torch_cuda": torch.cuda},
-            fix=abi_fixes.for_other_cuda(environment, found, major, source),
+            fix=fixes.for_other_cuda(environment, found, major, source),
         )
 
 
@@ -223,7 +224,7 @@ def _builtins_fix(environment: Environment, path: str, soname: str, beside: bool
     if beside:
         folder = path.rpartition("/")[0]
         return f"Add {folder} to LD_LIBRARY_PATH or to the linker cache: NVRTC does not look beside itself"
-    wheel = (abi_fixes.wheel_of_library(soname, environment) or "nvidia-cuda-nvrtc").partition("=")[0]
+    wheel = (fixes.wheel_of_library(soname, environment) or "nvidia-cuda-nvrtc").partition("=")[0]
     return (
         f"Install {wheel}=={release}.* again with --force-reinstall --no-deps: {soname} and its builtins then come "
         "from one wheel"
@@ -234,7 +235,7 @@ def _overwritten(environment: Environment) -> Iterator[Finding]:
     """The wheels of one library for two CUDA majors, unpacked over each other."""
     pairs: dict[tuple[str, ...], list[str]] = {}
     for shared in environment.shared_files:
-        if len({abi_fixes.family(owner) for owner in shared.owners}) == 1:
+        if len({fixes.family(owner) for owner in shared.owners}) == 1:
             pairs.setdefault(shared.owners, []).append(shared.path)
     torch = environment.torch
     for owners, paths in sorted(pairs.items()):
@@ -332,7 +333,7 @@ def _leftovers(environment: Environment) -> Iterator[Finding]:
     if torch is None or torch.cuda_major is None:
         return
     contested = {owner for shared in environment.shared_files for owner in shared.owners}
-    required = {name for d in environment.distributions if d.name != "torch" for name in abi_fixes.required_names(d)}
+    required = {name for d in environment.distributions if d.name != "torch" for name in fixes.required_names(d)}
     left = [
         str(distribution)
         for distribution in environment.distributions
@@ -357,7 +358,7 @@ def _preload(environment: Environment) -> Iterator[Finding]:
         return
     wanted = f"libcudart.so.{torch.cuda_major}"
     if wanted not in loader.runtimes:
-        kernel = next((d for d in environment.distributions if d.name in abi_fixes.KERNELS), None)
+        kernel = next((d for d in environment.distributions if d.name in fixes.KERNELS), None)
         yield catalogue.finding(
             "CUDA011",
             detail=f"It opens {', '.join(loader.runtimes)} and never {wanted}, which torch {torch.version} uses.",

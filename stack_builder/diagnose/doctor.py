@@ -7,15 +7,18 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from stack_builder.diagnose import abi, abi_history, arch, catalogue, cuda
-from stack_builder.diagnose.abi_fixes import KERNELS, FixSource, LockedSet
-from stack_builder.diagnose.abi_relevance import knowledge
-from stack_builder.diagnose.doctor_targets import Subject, find_subject
+from stack_builder.diagnose import arch, catalogue, cuda
+from stack_builder.diagnose.abi import history
+from stack_builder.diagnose.abi.fixes import KERNELS, FixSource, LockedSet
+from stack_builder.diagnose.abi.judge import judge_abi
+from stack_builder.diagnose.abi.relevance import knowledge
 from stack_builder.diagnose.environment.collect import collect
 from stack_builder.diagnose.environment.facts import Environment, Object
 from stack_builder.diagnose.environment.jit import find_jit_caches
 from stack_builder.diagnose.environment.kept import kept
 from stack_builder.diagnose.host import HostFacts, HostNeed, collect_host, judge_host
+from stack_builder.diagnose.subjects.find import find_subject
+from stack_builder.diagnose.subjects.model import Subject
 from stack_builder.diagnose.target import TargetSpec
 from stack_builder.report import Finding, Report, Severity, Skipped
 from stack_builder.report.model import Json
@@ -86,7 +89,7 @@ def _judge_host(environment: Environment, host: HostFacts) -> tuple[tuple[Findin
 
 def fix_source() -> FixSource:
     """The knowledge that fixes are tested against: recorded wheels and the stacks that ship with the tool."""
-    return FixSource(abi_history.torch_history(), abi_history.kernel_releases(), locked_sets())
+    return FixSource(history.torch_history(), history.kernel_releases(), locked_sets())
 
 
 def locked_sets() -> tuple[LockedSet, ...]:
@@ -119,7 +122,7 @@ def judge(
     """
     known = knowledge(environment, source, gpu)
     findings = [
-        *abi.judge_abi(environment, known),
+        *judge_abi(environment, known),
         *cuda.judge_cuda(environment, known, expected=expected_cuda),
         *arch.judge_unread(environment),
         *(arch.judge_arch(environment, gpu) if gpu is not None else ()),
@@ -195,9 +198,9 @@ def summary(environment: Environment, gpu: Gpu | None) -> dict[str, Json]:
         feature = arch.feature_of(code.path)
         if feature is not None and (code.sass or code.ptx):
             facts[f"code in {environment.short(code.path)}"] = ", ".join((*code.sass, *code.ptx))
-    history = abi_history.torch_history()
+    releases = history.torch_history()
     facts["fits_torch"] = {
-        environment.short(found.path): list(history.fitting(found.torch_imports))
+        environment.short(found.path): list(releases.fitting(found.torch_imports))
         for found in environment.objects
         if found.torch_imports
     }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -164,8 +163,7 @@ class Activity:
 @cache
 def features() -> tuple[Feature, ...]:
     """The features that can be told apart in a log."""
-    path = resources.checks() / "server" / "features.toml"
-    rows = tomllib.loads(path.read_text(encoding="utf-8"))["feature"]
+    rows = resources.table("server", "features.toml")["feature"]
     return tuple(
         Feature(
             **{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}

@@ -9,7 +9,6 @@ result says so.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -112,5 +111,5 @@ def cuda_majors(names: Iterable[str]) -> tuple[int, ...]:
 
 @cache
 def _soname_table() -> dict[str, tuple[int, ...]]:
-    table = tomllib.loads((resources.checks() / "cuda_sonames.toml").read_text(encoding="utf-8"))
+    table = resources.table("cuda_sonames.toml")
     return {name: tuple(majors) for name, majors in table["soname"].items()}

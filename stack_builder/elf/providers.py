@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,7 +30,7 @@ class _Table:
 
 @cache
 def _table() -> _Table:
-    data = tomllib.loads((resources.checks() / "providers.toml").read_text(encoding="utf-8"))
+    data = resources.table("providers.toml")
     return _Table(
         {soname: re.compile(pattern) for soname, pattern in data["driver"].items()},
         re.compile(data["interpreter"]["sonames"]),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import time
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +51,7 @@ class Readiness:
 
 def phases() -> tuple[Phase, ...]:
     """The phases of a start, in order (``checks/server/phases.toml``)."""
-    table = tomllib.loads((resources.checks() / "server" / "phases.toml").read_text(encoding="utf-8"))
+    table = resources.table("server", "phases.toml")
     return tuple(Phase(row["label"], re.compile(row["pattern"])) for row in table["phase"])
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from stack_builder.diagnose import abi_history, abi_record
+from stack_builder.diagnose.abi import history as abi_history
+from stack_builder.diagnose.abi import record as abi_record
 from stack_builder.elf.object import parse
 from stack_builder.wheels.archive import WheelArchive
 from stack_builder.wheels.http import Http

@@ -17,7 +17,7 @@ from stack_builder.diagnose.environment import facts
 from stack_builder.errors import UsageError
 from stack_builder.files import atomic_write
 
-_READERS = ("elf", "trees", "diagnose/environment", "diagnose")
+_READERS = ("elf", "trees", "wheels", "diagnose/environment", "diagnose/subjects")
 """Folders of the package on which facts depend; files directly in them."""
 
 

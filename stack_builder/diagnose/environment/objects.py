@@ -13,14 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stack_builder.diagnose import cuda_wheels
-from stack_builder.diagnose.abi_history import is_torch_name
-from stack_builder.diagnose.environment import facts
+from stack_builder.diagnose.environment import cuda_wheels, facts
 from stack_builder.elf.demangle import demangle
 from stack_builder.elf.files import ObjectCache
 from stack_builder.elf.layout import ElfError
 from stack_builder.elf.linker import Linked, MissingLibrary, MissingSymbol, Process
 from stack_builder.elf.needed import cuda_majors
+from stack_builder.elf.torch_names import is_torch_name
 
 SHARED_OBJECT = re.compile(r"\.so(\.[\w.]+)?$")
 TORCH_LIBRARY = re.compile(r"lib(torch|c10|caffe2)\w*\.so")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from stack_builder.diagnose.doctor_targets import open_scene
 from stack_builder.diagnose.environment.collect import Scene
 from stack_builder.diagnose.patches import site as sites
 from stack_builder.diagnose.patches.site import Site
+from stack_builder.diagnose.subjects.find import open_scene
 from stack_builder.diagnose.target import TargetSpec
 from stack_builder.errors import IntegrityError, MachineError, UsageError
 from stack_builder.patchset.distribution import Distribution

@@ -40,7 +40,7 @@ def source_of(target: TargetSpec, *, wheels: Path | None = None) -> SourceTree:
             program = target.path.absolute()
             return _of_prefix(program.parent.parent)
         case "oci" | "image":
-            from stack_builder.diagnose.doctor_images import image_identity  # not needed by other targets
+            from stack_builder.diagnose.subjects.images import image_identity  # not needed by other targets
 
             return source.from_tree(
                 lambda: _in_image(target), where=f"{target.kind}:{target.value}", identity=image_identity(target)
@@ -100,7 +100,7 @@ def _of_folder(folder: Path) -> SourceTree:
 @contextmanager
 def _in_image(target: TargetSpec) -> Iterator[tuple[FileTree, str]]:
     """The file system of an image, and the first folder of its Python's path that holds SGLang."""
-    from stack_builder.diagnose.doctor_targets import open_scene
+    from stack_builder.diagnose.subjects.find import open_scene
 
     with open_scene(target, {}) as scene:
         for site in scene.python.site:

@@ -4,9 +4,11 @@ import dataclasses
 
 import pytest
 
-from stack_builder.diagnose import abi, abi_fixes, abi_history
-from stack_builder.diagnose.abi_history import KernelRelease, TorchHistory, TorchRelease
-from stack_builder.diagnose.abi_relevance import Knowledge
+from stack_builder.diagnose.abi import fixes as abi_fixes
+from stack_builder.diagnose.abi import history as abi_history
+from stack_builder.diagnose.abi import judge as abi
+from stack_builder.diagnose.abi.history import KernelRelease, TorchHistory, TorchRelease
+from stack_builder.diagnose.abi.relevance import Knowledge
 from stack_builder.diagnose.environment.facts import (
     Distribution,
     Environment,

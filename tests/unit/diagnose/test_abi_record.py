@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stack_builder.diagnose import abi_history, abi_record
-from stack_builder.diagnose.abi_record import TorchExports
+from stack_builder.diagnose.abi import history as abi_history
+from stack_builder.diagnose.abi import record as abi_record
+from stack_builder.diagnose.abi.record import TorchExports
+from stack_builder.elf.torch_names import is_torch_name
 from stack_builder.progress import Silent
 from stack_builder.wheels.archive import WheelArchive
 
@@ -120,4 +122,4 @@ def test_both_tables_from_a_folder_of_wheels(tmp_path: Path) -> None:
     ],
 )
 def test_whose_a_name_is(symbol: str, is_torchs: bool) -> None:
-    assert abi_history.is_torch_name(symbol) is is_torchs
+    assert is_torch_name(symbol) is is_torchs

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stack_builder.diagnose import abi_relevance as relevance
+from stack_builder.diagnose.abi import relevance
 from stack_builder.diagnose.environment.facts import (
     Environment,
     KernelLoader,

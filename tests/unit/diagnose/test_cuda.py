@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from stack_builder.diagnose import cuda
-from stack_builder.diagnose.abi_fixes import FixSource
-from stack_builder.diagnose.abi_history import KernelRelease, TorchHistory, TorchRelease
-from stack_builder.diagnose.abi_relevance import Knowledge, knowledge
+from stack_builder.diagnose.abi.fixes import FixSource
+from stack_builder.diagnose.abi.history import KernelRelease, TorchHistory, TorchRelease
+from stack_builder.diagnose.abi.relevance import Knowledge, knowledge
 from stack_builder.diagnose.environment.facts import (
     Distribution,
     Environment,

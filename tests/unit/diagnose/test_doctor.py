@@ -12,8 +12,8 @@ import pytest
 from stack_builder import resources
 from stack_builder.cli.app import run
 from stack_builder.diagnose import doctor
-from stack_builder.diagnose.abi_fixes import FixSource
-from stack_builder.diagnose.abi_history import TorchHistory
+from stack_builder.diagnose.abi.fixes import FixSource
+from stack_builder.diagnose.abi.history import TorchHistory
 from stack_builder.diagnose.environment.facts import (
     DeviceCode,
     Distribution,

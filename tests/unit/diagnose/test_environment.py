@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stack_builder.diagnose.doctor_targets import prefix_of
 from stack_builder.diagnose.environment import distributions, facts, listing, python, torch
+from stack_builder.diagnose.subjects.local import prefix_of
 from stack_builder.errors import UsageError
 from stack_builder.trees.directory import DirectoryTree
 

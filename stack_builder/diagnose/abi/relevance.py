@@ -12,11 +12,12 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
-from stack_builder.diagnose.abi_fixes import KERNELS, FixSource
-from stack_builder.diagnose.abi_history import TorchHistory, is_torch_name
+from stack_builder.diagnose.abi.fixes import KERNELS, FixSource
+from stack_builder.diagnose.abi.history import TorchHistory
 from stack_builder.diagnose.arch import not_loaded
 from stack_builder.diagnose.environment.facts import Environment, MissingLibrary, MissingSymbol, Object
 from stack_builder.elf.needed import cuda_majors
+from stack_builder.elf.torch_names import is_torch_name
 from stack_builder.report import Finding, Severity
 from stack_builder.stack.gpu import Gpu
 

@@ -1,4 +1,4 @@
-"""Generate ``checks/history/``: ``python -m stack_builder.diagnose.abi_record``.
+"""Generate ``checks/history/``: ``python -m stack_builder.diagnose.abi.record``.
 
 Downloads the wheels that ``checks/history/releases.toml`` names, one at a time through pip (so from the index that pip
 is configured for), reads their symbol tables and deletes them. Disk: one wheel and its largest library, about 2 GB.
@@ -13,7 +13,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,11 +23,12 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from stack_builder import resources
-from stack_builder.diagnose import abi_history
-from stack_builder.diagnose.abi_history import KernelRelease, TorchHistory, TorchRelease, is_torch_name
+from stack_builder.diagnose.abi import history as tables
+from stack_builder.diagnose.abi.history import KernelRelease, TorchHistory, TorchRelease
 from stack_builder.diagnose.environment.torch import assigned_strings
 from stack_builder.elf.needed import cuda_majors
 from stack_builder.elf.object import exports, parse
+from stack_builder.elf.torch_names import is_torch_name
 from stack_builder.errors import MachineError
 from stack_builder.files import atomic_write
 from stack_builder.progress import Lines, Progress
@@ -190,7 +190,7 @@ def record(releases: Mapping[str, list[str]], folder: Path | None, progress: Pro
     for name, versions in releases.items():
         for version in versions if name != "torch" else ():
             kernels.append(kernel_release(_kernel_imports(name, version, folder, progress), torches))
-    return abi_history.dump_torch(merge_torch(torches)), abi_history.dump_kernels(kernels)
+    return tables.dump_torch(merge_torch(torches)), tables.dump_kernels(kernels)
 
 
 def _torch_exports(version: str, folder: Path | None, progress: Progress) -> TorchExports:
@@ -215,14 +215,14 @@ def _kernel_imports(name: str, version: str, folder: Path | None, progress: Prog
 
 def main(arguments: list[str] | None = None) -> None:
     """Regenerate the two tables."""
-    parser = argparse.ArgumentParser(prog="python -m stack_builder.diagnose.abi_record", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m stack_builder.diagnose.abi.record", description=__doc__)
     parser.add_argument("--wheels", type=Path, help="a folder to take wheels from before downloading")
     options = parser.parse_args(arguments)
     history = resources.checks() / "history"
-    releases = tomllib.loads((history / "releases.toml").read_text(encoding="utf-8"))
+    releases = resources.table("history", "releases.toml")
     torch_table, kernel_table = record(releases, options.wheels, Lines())
-    atomic_write(history / abi_history.TORCH_TABLE, torch_table)
-    atomic_write(history / abi_history.KERNEL_TABLE, kernel_table)
+    atomic_write(history / tables.TORCH_TABLE, torch_table)
+    atomic_write(history / tables.KERNEL_TABLE, kernel_table)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from stack_builder.diagnose import cuda_wheels
-from stack_builder.diagnose.abi_history import KernelRelease, TorchHistory, is_torch_name
+from stack_builder.diagnose.abi.history import KernelRelease, TorchHistory
+from stack_builder.diagnose.environment import cuda_wheels
 from stack_builder.diagnose.environment.facts import Distribution, Environment, Object
 from stack_builder.elf.needed import cuda_majors
+from stack_builder.elf.torch_names import is_torch_name
 
 KERNELS = ("sglang-kernel", "sgl-kernel")
 """The two names of SGLang's kernel wheel: renamed with 0.4.0; both install the package ``sgl_kernel``."""

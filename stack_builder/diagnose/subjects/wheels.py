@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from stack_builder.diagnose.doctor_targets import Subject
 from stack_builder.diagnose.environment import python as pythons
 from stack_builder.diagnose.environment.collect import Scene
+from stack_builder.diagnose.subjects.model import Subject
 from stack_builder.diagnose.target import TargetSpec
 from stack_builder.errors import MachineError
 from stack_builder.stack import lock as locks
@@ -31,7 +31,7 @@ _CPYTHON = re.compile(r"-cp3(\d{1,2})-cp3\1t?-")
 
 
 def find_subject(target: TargetSpec, wheels: Path | None) -> Subject:
-    """Look up ``stack:`` and ``wheels:``; see :func:`stack_builder.diagnose.doctor_targets.find_subject`."""
+    """Look up ``stack:`` and ``wheels:``; see :func:`stack_builder.diagnose.subjects.find.find_subject`."""
     if target.kind == "stack":
         return _stack(target, wheels)
     paths = sorted(target.path.glob("*.whl"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 
 from stack_builder import resources
@@ -11,8 +10,7 @@ from stack_builder import resources
 @cache
 def tables() -> dict[int, dict[str, str]]:
     """Soname to distribution, per CUDA major."""
-    body = tomllib.loads((resources.checks() / "cuda_wheels.toml").read_text(encoding="utf-8"))
-    return {int(major): table for major, table in body.items()}
+    return {int(major): table for major, table in resources.table("cuda_wheels.toml").items()}
 
 
 def wheel_of(soname: str, major: int | None = None) -> str | None:

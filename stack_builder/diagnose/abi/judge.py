@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 
 from packaging.version import Version
 
-from stack_builder.diagnose import abi_fixes, catalogue, cuda_wheels
-from stack_builder.diagnose import abi_relevance as relevance
-from stack_builder.diagnose.abi_history import TorchHistory, is_stable_name, is_torch_name, versions_text
-from stack_builder.diagnose.abi_relevance import Knowledge
+from stack_builder.diagnose import catalogue
+from stack_builder.diagnose.abi import fixes, relevance
+from stack_builder.diagnose.abi.history import TorchHistory, versions_text
+from stack_builder.diagnose.abi.relevance import Knowledge
+from stack_builder.diagnose.environment import cuda_wheels
 from stack_builder.diagnose.environment.facts import Distribution, Environment, MissingLibrary, MissingSymbol, Object
 from stack_builder.elf.needed import cuda_majors
+from stack_builder.elf.torch_names import is_stable_name, is_torch_name
 from stack_builder.report import Finding, Severity
 
 MAX_NAMED = 6
@@ -55,7 +57,7 @@ def _libraries(environment: Environment, found: Object, known: Knowledge) -> Ite
         names = ", ".join(m.soname for m in absent)
         foreign = [m for m in absent if _is_of_other_cuda(environment, m.soname)]
         majors = cuda_majors(m.soname for m in foreign)
-        mixed = abi_fixes.for_other_cuda(environment, found, min(majors), known.fixes) if majors else ()
+        mixed = fixes.for_other_cuda(environment, found, min(majors), known.fixes) if majors else ()
         yield catalogue.finding(
             "ABI002",
             detail=f"No folder of the target holds {names}{_needed_by(environment, found, absent[0])}.",
@@ -123,7 +125,7 @@ def _library_fix(environment: Environment, soname: str) -> str:
         if environment.torch is None:
             return "Install torch in the release that the package was built for"
         return f"Install a torch that has {soname}; this one is {environment.torch.version}"
-    wheel = abi_fixes.wheel_of_library(soname, environment)
+    wheel = fixes.wheel_of_library(soname, environment)
     if wheel is not None:
         return f"Install {wheel}, which ships {soname}"
     return f"Install the system package that ships {soname} (Debian: apt-file search {soname})"
@@ -195,7 +197,7 @@ def _rule_of(environment: Environment, found: Object, symbol: MissingSymbol, his
         return "ABI014"
     if is_torch_name(symbol.name):
         return "ABI007" if _other_strings(environment, symbol.name) else "ABI001"
-    if symbol.library is not None or abi_fixes.library_of_symbol(symbol.name, found.needed) is not None:
+    if symbol.library is not None or fixes.library_of_symbol(symbol.name, found.needed) is not None:
         return "ABI005"
     return "ABI006"
 
@@ -241,9 +243,7 @@ def _torch_symbols(
             "fitting_torch": list(fitting),
             "torch": installed,
         },
-        fix=abi_fixes.for_torch_mismatch(
-            environment, found, _fitting_all(environment, found, known, fitting), known.fixes
-        ),
+        fix=fixes.for_torch_mismatch(environment, found, _fitting_all(environment, found, known, fitting), known.fixes),
     )
 
 
@@ -273,7 +273,7 @@ def _when(exporters: dict[str, tuple[str, ...] | None], installed: str) -> Itera
 
 def _older_library(found: Object, symbols: list[MissingSymbol]) -> Finding:
     libraries = sorted(
-        {symbol.library or abi_fixes.library_of_symbol(symbol.name, found.needed) or "unknown" for symbol in symbols}
+        {symbol.library or fixes.library_of_symbol(symbol.name, found.needed) or "unknown" for symbol in symbols}
     )
     chosen = {loaded.soname: loaded.path for loaded in found.cuda_libraries}
     where = ", ".join(f"{library} ({chosen[library]})" if library in chosen else library for library in libraries)
@@ -326,7 +326,7 @@ def _owners(environment: Environment) -> Iterator[Finding]:
     """Distributions that wrote different files to one path; the wheels of NVIDIA's two majors are rule CUDA007's."""
     pairs: dict[tuple[str, ...], list[str]] = {}
     for shared in environment.shared_files:
-        if len({abi_fixes.family(owner) for owner in shared.owners}) > 1:
+        if len({fixes.family(owner) for owner in shared.owners}) > 1:
             pairs.setdefault(shared.owners, []).append(shared.path)
     for owners, paths in sorted(pairs.items()):
         won = {s.matching for s in environment.shared_files if s.owners == owners}
@@ -352,7 +352,7 @@ def _owners(environment: Environment) -> Iterator[Finding]:
             object=_package(paths[0], environment),
             distribution=owners[-1],
             evidence={"owners": list(owners), "files": paths[:MAX_NAMED], "count": len(paths)},
-            fix=(abi_fixes.for_double_install(environment, names),),
+            fix=(fixes.for_double_install(environment, names),),
         )
 
 

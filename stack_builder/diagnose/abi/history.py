@@ -1,6 +1,6 @@
 """Which torch release exports which symbol, and which kernel release fits which torch.
 
-The two tables in ``checks/history/`` are generated from the wheels on PyPI (:mod:`~stack_builder.diagnose.abi_record`
+The two tables in ``checks/history/`` are generated from the wheels on PyPI (:mod:`~stack_builder.diagnose.abi.record`
 regenerates them). The torch table holds only the symbols that some recorded release has and another lacks: about one
 in twenty. A symbol that is not in it is exported by all of them or by none, which the installed torch tells apart.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -21,15 +20,6 @@ from stack_builder import resources
 
 TORCH_TABLE = "torch.json.gz"
 KERNEL_TABLE = "kernels.json"
-
-MAX_NAME = 300
-MAX_NATIVE_NAME = 100
-"""Length from which a name is left out: only instantiated templates have such names, and an extension that uses one
-instantiates it itself. In ``at::native`` these are kernels, by the ten thousand."""
-
-_OWN = re.compile(r"_Z(T[ISV]|GR)?N?[KVOR]*(2at|3c10|4c10d|5torch)|(_Z\d+)?THP[A-Z]|(aoti_|torch_|c10_)")
-_NATIVE = re.compile(r"_ZN2at(6native|4cuda3cub)")
-_STABLE = re.compile(r"(aoti_torch|torch)_\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +107,6 @@ class TorchHistory:
 
     def _versions(self, mask: int) -> tuple[str, ...]:
         return tuple(release.version for bit, release in enumerate(self.releases) if mask >> bit & 1)
-
-
-def is_torch_name(symbol: str) -> bool:
-    """Whether a symbol is of the kind the table records: torch's own, and such as an extension would import.
-
-    The namespace that the name itself is in decides: a function of the extension that takes an ``at::Tensor`` is not
-    torch's.
-    """
-    if not _OWN.match(symbol) or "EUl" in symbol:  # EUl: a lambda, which nobody outside can name
-        return False
-    return len(symbol) <= (MAX_NATIVE_NAME if _NATIVE.match(symbol) else MAX_NAME)
-
-
-def is_stable_name(symbol: str) -> bool:
-    """Whether a symbol of torch is a C function of its stable ABI (``torch/csrc/stable``, ``aoti_torch/c/shim.h``)."""
-    return _STABLE.fullmatch(symbol) is not None
 
 
 @cache

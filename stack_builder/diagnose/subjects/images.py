@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from stack_builder.diagnose.doctor_targets import Subject
 from stack_builder.diagnose.environment import python as pythons
 from stack_builder.diagnose.environment.collect import Scene
+from stack_builder.diagnose.subjects.model import Subject
 from stack_builder.diagnose.target import TargetSpec
 from stack_builder.errors import MachineError, UsageError, no_engine
 from stack_builder.trees import FileTree
@@ -30,7 +30,7 @@ _TORCH = re.compile(r"(.*?)/lib(?:64)?/python3[\d.]*/(?:site|dist)-packages/torc
 
 
 def find_subject(target: TargetSpec) -> Subject:
-    """Look up ``oci:`` and ``image:``; see :func:`stack_builder.diagnose.doctor_targets.find_subject`."""
+    """Look up ``oci:`` and ``image:``; see :func:`stack_builder.diagnose.subjects.find.find_subject`."""
     return Subject(partial(_opened, target), image_identity(target))
 
 
