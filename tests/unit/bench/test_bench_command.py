@@ -256,7 +256,8 @@ def test_ctrl_c_keeps_what_was_measured(arms: int, server: StartServer, tmp_path
     assert child.stderr is not None
     assert any("benching" in line for line in child.stderr)
     until = time.monotonic() + 30
-    while time.monotonic() < until and not (out.exists() and len(read(out).runs) > 2 if arms == 2 else _busy(urls[0])):
+    while not (out.exists() and len(read(out).runs) > 2 if arms == 2 else _busy(urls[0])):
+        assert time.monotonic() < until, "nothing was measured"
         time.sleep(0.1)
     child.send_signal(signal.SIGINT)
     shown, told = child.communicate(timeout=30)
