@@ -15,7 +15,8 @@ from stack_builder.serve.plan import LaunchPlan
 from stack_builder.serve.processes import ProcessId, end_session, listener, session_members
 
 _REAPED = 2.0  # seconds in which the kernel gives the exit code of a process that was killed
-# seconds; a server with CUDA graphs took 5-6 s on an H200
+# seconds; SGLang looks for SIGTERM every 5 s, lets open requests end, and gives its schedulers 15 s (0.5.17); without
+# requests a server with CUDA graphs took 5-8 s on an H200
 STOP_PATIENCE = float(os.environ.get("STACKB_STOP_PATIENCE", "30"))
 _SHARED_MEMORY = "32g"  # NCCL and SGLang's own queues; Docker's default of 64 MB ends in "bus error"
 

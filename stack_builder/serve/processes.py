@@ -21,6 +21,7 @@ _PROC = Path("/proc")
 _LISTEN = "0A"  # TCP_LISTEN in /proc/net/tcp (include/net/tcp_states.h)
 _POLL = 0.05  # seconds
 ORPHAN_PATIENCE = 3.0  # seconds for children to follow a leader that has gone
+KILLED_PATIENCE = 30.0  # seconds for the kernel to take back what the killed held; a driver with much memory is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,20 @@ class ProcessId:
     def alive(self) -> bool:
         """Whether this very process still runs (a zombie does not)."""
         stat = _stat(self.pid)
-        return stat is not None and stat.started == self.started and stat.state != "Z"
+        return stat is not None and stat.started == self.started and stat.runs
 
 
 @dataclass(frozen=True, slots=True)
 class _Stat:
     state: str
     session: int
+    threads: int
     started: int
+
+    @property
+    def runs(self) -> bool:
+        """Whether it still holds anything: a main thread is a zombie while its others give back the GPU's memory."""
+        return self.state != "Z" or self.threads > 1
 
 
 def session_members(leader: int) -> tuple[int, ...]:
@@ -60,7 +67,7 @@ def session_members(leader: int) -> tuple[int, ...]:
     members = []
     for pid in _pids():
         stat = _stat(pid)
-        if stat is not None and stat.session == leader and stat.state != "Z":
+        if stat is not None and stat.session == leader and stat.runs:
             members.append(pid)
     return tuple(sorted(members))
 
@@ -97,10 +104,13 @@ def end_session(leader: ProcessId, *, patience: float) -> tuple[int, ...]:
     """Stop every process of a session: SIGTERM to the leader, then SIGKILL to whoever is left.
 
     SGLang's launcher takes SIGTERM for all of its tree; it gets ``patience`` seconds for that, and its children
-    :data:`ORPHAN_PATIENCE` once it has gone.
+    :data:`ORPHAN_PATIENCE` once it has gone. Nothing is waited for that is over.
 
     Returns:
         the pids that had to be killed; empty after a clean stop.
+
+    Raises:
+        MachineError: some do not even end by SIGKILL.
     """
     if leader.alive:
         _signal(leader.pid, signal.SIGTERM)
@@ -109,7 +119,11 @@ def end_session(leader: ProcessId, *, patience: float) -> tuple[int, ...]:
     killed = session_members(leader.pid)
     for pid in killed:
         _signal(pid, signal.SIGKILL)
-    _wait_until(lambda: not session_members(leader.pid), patience)
+    _wait_until(lambda: not session_members(leader.pid), KILLED_PATIENCE)
+    if left := session_members(leader.pid):
+        who = f"process{'es' if len(left) > 1 else ''} {', '.join(map(str, left))}"
+        fix = "the kernel holds them, as a GPU's driver that hangs does: see dmesg, then stop the server once more"
+        raise MachineError(f"{who} did not end within {KILLED_PATIENCE:.0f} s of being killed", fix=fix)
     return killed
 
 
@@ -135,7 +149,7 @@ def _stat(pid: int) -> _Stat | None:
         return None
     # the command name, in parentheses, may hold spaces and parentheses itself
     fields = text.rpartition(")")[2].split()
-    return _Stat(state=fields[0], session=int(fields[3]), started=int(fields[19]))
+    return _Stat(state=fields[0], session=int(fields[3]), threads=int(fields[17]), started=int(fields[19]))
 
 
 def _tcp_rows() -> Iterator[list[str]]:

@@ -64,7 +64,11 @@ def forget(port: int) -> None:
 
 
 def stop(server: Server, port: int) -> tuple[int, ...]:
-    """Stop a server with all its children and forget it; gives the pids that had to be killed."""
+    """Stop a server with all its children and forget it; gives the pids that had to be killed.
+
+    Raises:
+        MachineError: some of it does not end; it is not forgotten then.
+    """
     # A second Ctrl-C must not leave half a server behind.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -1,15 +1,27 @@
-"""Servers as handles: ended whatever state an interrupt left the handle in."""
+"""Servers as handles: ended whatever state an interrupt left the handle in, and not before all of it has gone."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from stack_builder.serve import launchers
+from stack_builder.errors import MachineError
+from stack_builder.serve import launchers, processes
 from stack_builder.serve.launchers import LocalServer
-from stack_builder.serve.processes import ProcessId
+from stack_builder.serve.processes import ProcessId, end_session, session_members
+
+# its main thread is a zombie at once, as that of a server which gives back the memory of a GPU in another thread
+HEADLESS = """
+import ctypes, sys, threading
+threading.Thread(target=input).start()
+print("ready", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
 
 
 @pytest.mark.timeout(30)
@@ -25,3 +37,40 @@ def test_an_interrupt_inside_a_poll_does_not_keep_a_server_from_being_stopped(mo
     child._waitpid_lock.release()  # type: ignore[attr-defined]
     with child:
         assert child.wait(10) == -15
+
+
+@pytest.fixture
+def headless() -> Iterator[subprocess.Popen[bytes]]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", HEADLESS], stdin=pipe, stdout=pipe, start_new_session=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        state = Path(f"/proc/{child.pid}/stat")
+        while state.read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+        yield child
+        child.kill()
+
+
+@pytest.mark.timeout(30)
+def test_a_process_whose_main_thread_alone_has_ended_is_not_gone(headless: subprocess.Popen[bytes]) -> None:
+    identity = ProcessId.of(headless.pid)
+    assert identity is not None
+    assert identity.alive
+    assert session_members(headless.pid) == (headless.pid,)
+    end_session(identity, patience=10)
+    assert not identity.alive
+    assert session_members(headless.pid) == ()
+
+
+@pytest.mark.timeout(30)
+def test_what_does_not_end_by_being_killed_is_named(
+    headless: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("KILLED_PATIENCE", "ORPHAN_PATIENCE"):
+        monkeypatch.setattr(processes, name, 0.1)
+    monkeypatch.setattr(processes, "_signal", lambda *_: None)  # as for a process that a driver holds
+    identity = ProcessId.of(headless.pid)
+    assert identity is not None
+    with pytest.raises(MachineError, match=f"process {headless.pid} did not end"):
+        end_session(identity, patience=0.1)
