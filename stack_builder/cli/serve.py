@@ -16,7 +16,7 @@ from stack_builder.cli.arguments import ServerArguments, read_key, split_server_
 from stack_builder.cli.output import Format, emit, redacted, table, write
 from stack_builder.errors import ExitCode, UsageError
 from stack_builder.report import Report
-from stack_builder.serve import registry
+from stack_builder.serve import launchers, registry
 from stack_builder.serve.place import Environment, Image, Place
 from stack_builder.serve.plan import LaunchPlan, Request, make_plan
 from stack_builder.stack import spec as stacks
@@ -138,8 +138,7 @@ def _check(
 ) -> None:
     """Stop before the start where the checks find an error; say aside what else they found."""
     from stack_builder.diagnose import catalogue
-    from stack_builder.serve.preflight import Launch, preflight, stops
-    from stack_builder.serve.preflight.images import labels as image_labels
+    from stack_builder.serve.preflight import CANNOT_START, Launch, preflight, stops
     from stack_builder.serve.processes import check_port
 
     for rule in despite:
@@ -148,9 +147,7 @@ def _check(
         check_port(plan.request.port)
     checked = preflight(Launch.here(plan, spec, folder, place, gpu=gpu))
     if only:
-        # A start from an image that is not there fails, whatever the other checks did not find.
-        absent = isinstance(place, Image) and image_labels(place.reference, stacks.argument(folder))[0] is None
-        raise typer.Exit(emit(checked, format, strict=absent))
+        raise typer.Exit(emit(checked, format, strict=CANNOT_START in checked.facts))
     standing = stops(checked, despite)
     if standing:
         emit(checked, format)
@@ -211,6 +208,9 @@ def _stop(port: int) -> ExitCode:
     if entry is None:
         raise UsageError("stackb started no server there", where=f"port {port}", fix="see stackb serve --status")
     server = entry.server()
+    if server is not None:
+        limit = f"{launchers.STOP_PATIENCE:.0f} s"
+        progress.for_terminal().note(f"SGLang may end open requests before it stops; it is killed after {limit}")
     killed = () if server is None else registry.stop(server, port)
     registry.forget(port)
     left = f"; process{'es' if len(killed) > 1 else ''} that had to be killed: {len(killed)}" if killed else ""

@@ -12,9 +12,9 @@ from dataclasses import replace
 from stack_builder.report import Finding, Report, Severity, Target
 from stack_builder.report.model import Json
 from stack_builder.serve.preflight import environment, launch_line, lock, memory, patches, room
-from stack_builder.serve.preflight.launch import Check, Launch, Said
+from stack_builder.serve.preflight.launch import CANNOT_START, Check, Launch, Said
 
-__all__ = ["CHECKS", "Launch", "preflight", "stops"]
+__all__ = ["CANNOT_START", "CHECKS", "Launch", "preflight", "stops"]
 
 CHECKS: dict[str, Check] = {
     "lock": lock.check,
@@ -30,7 +30,8 @@ def preflight(launch: Launch) -> Report:
     """Run every check.
 
     Returns:
-        a report without notes; an error in it means that the server would not start, or not do what was asked.
+        a report without notes; an error in it means that the server would not start, or not do what was asked, and the
+        fact :data:`CANNOT_START` that there is nothing to start.
 
     Raises:
         UsageError: there is no SGLang where it shall run, or a model's folder holds no readable ``config.json``.
@@ -39,6 +40,8 @@ def preflight(launch: Launch) -> Report:
     for check in CHECKS.values():
         said += check(launch)
     facts: dict[str, Json] = {"gpu": launch.architecture, "checked": list(CHECKS), **said.facts}
+    if launch.absent:
+        facts[CANNOT_START] = launch.absent
     report = Report(Target("launch", launch.plan.request.stack), facts=facts)
     return replace(report, findings=_once(said.findings), skipped=tuple(dict.fromkeys(said.skipped)))
 

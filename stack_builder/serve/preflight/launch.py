@@ -9,8 +9,9 @@ from pathlib import Path
 from stack_builder.diagnose.host import HostFacts, collect_host
 from stack_builder.report import Finding, Skipped
 from stack_builder.report.model import Json
-from stack_builder.serve.place import Place
+from stack_builder.serve.place import Image, Place
 from stack_builder.serve.plan import LaunchPlan
+from stack_builder.serve.preflight.images import labels
 from stack_builder.sglang.argv import value_of
 from stack_builder.stack.spec import StackSpec, argument
 
@@ -29,6 +30,8 @@ class Launch:
         place: the environment or image that it would run in.
         architecture: such as ``sm_120``.
         host: facts of this machine.
+        labels: of the image; None where it cannot be had, and for an environment.
+        absent: why the image cannot be had, so that no start can work; else empty.
     """
 
     plan: LaunchPlan
@@ -37,13 +40,19 @@ class Launch:
     place: Place
     architecture: str
     host: HostFacts
+    labels: Mapping[str, str] | None = None
+    absent: str = ""
 
     @classmethod
     def here(cls, plan: LaunchPlan, spec: StackSpec, folder: Path, place: Place, *, gpu: str | None = None) -> Launch:
-        """Look at this machine; ``gpu`` such as ``sm_120`` stands in for its first one, else the stack's is taken."""
+        """Look at this machine and ask its engine for the image.
+
+        ``gpu`` such as ``sm_120`` stands in for the machine's first one; without either the stack's is taken.
+        """
         host = collect_host()
         architecture = gpu or (host.devices[0].architecture if host.devices else spec.stack.gpu[0])
-        return cls(plan, spec, folder, place, architecture, host)
+        found, why_not = labels(place.reference, argument(folder)) if isinstance(place, Image) else (None, "")
+        return cls(plan, spec, folder, place, architecture, host, found, why_not)
 
     @property
     def stack(self) -> str:
@@ -67,6 +76,10 @@ class Launch:
 def _whole(text: str | None) -> int:
     """A positive number; 1 where it is not given, or not one (the check of the launch line says so)."""
     return int(text) if text is not None and text.isdecimal() and int(text) > 0 else 1
+
+
+CANNOT_START = "cannot_start"
+"""Fact of a report: why a start must fail, whatever the checks found or not. Absent where nothing is known of that."""
 
 
 @dataclass(frozen=True, slots=True)

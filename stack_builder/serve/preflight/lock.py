@@ -13,7 +13,6 @@ from stack_builder.errors import UsageError
 from stack_builder.patchset import model
 from stack_builder.progress import Silent
 from stack_builder.serve.place import Environment
-from stack_builder.serve.preflight.images import labels
 from stack_builder.serve.preflight.launch import Launch, Said
 from stack_builder.stack import lock as locks
 
@@ -36,9 +35,8 @@ def _held_against(launch: Launch, lock: locks.Lock) -> Said:
         requirements = launch.folder / "requirements.txt"
         target = launch.place.target
         return Said(judge_installed(lock, installed, target=target, requirements=requirements, leave_out="sglang"))
-    found, why_not = labels(launch.place.reference, launch.stack)
-    if found is None:
-        return Said(skipped=tuple(catalogue.skipped(rule, why_not) for rule in ("RUN012", "PATCH006")))
+    if launch.labels is None:
+        return Said(skipped=tuple(catalogue.skipped(rule, launch.absent) for rule in ("RUN012", "PATCH006")))
     series = model.series(launch.spec.patches.series, launch.folder)
     image, gpu = launch.place.reference, launch.architecture
-    return Said(*judge_image(lock, launch.spec, series, found, image=image, gpu=gpu, stack=launch.stack))
+    return Said(*judge_image(lock, launch.spec, series, launch.labels, image=image, gpu=gpu, stack=launch.stack))

@@ -7,8 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -72,6 +75,40 @@ def test_check_reports_and_starts_nothing(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stderr  # nothing was found, but without its image nothing can start
     assert {entry["rule"] for entry in report["skipped"]} >= {"RUN012", "PATCH006", "SGL001", "RUN010"}
     assert not any(entry["rule"] in ("LOCK017", "LOCK018", "LOCK019") for entry in report["skipped"])
+
+
+class EngineWithoutImages(BaseHTTPRequestHandler):
+    """Docker's engine, as far as it is asked for an image that it does not have; remembers the questions."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        """Answer as engine 20.10 does."""
+        known = self.path == "/version"
+        answer = {"ApiVersion": "1.41"} if known else {"message": "No such image"}
+        body = json.dumps(answer).encode()
+        self.asked.append(self.path)
+        self.send_response(200 if known else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_check_asks_the_engine_once_and_its_report_carries_that_no_start_can_work(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), EngineWithoutImages) as engine:
+        threading.Thread(target=engine.serve_forever, daemon=True).start()
+        env = {"STACKB_CACHE_DIR": str(tmp_path), "DOCKER_HOST": f"tcp://127.0.0.1:{engine.server_port}"}
+        done = stackb(DEFAULT, "--spec", "none", "--model", "m", "--check", "--format", "json", **env)
+        engine.shutdown()
+    assert done.returncode == 3, done.stderr
+    assert f"no image stackb/{DEFAULT}" in json.loads(done.stdout)["facts"]["cannot_start"]
+    assert [path for path in EngineWithoutImages.asked if "/images/" in path] == [
+        f"/v1.41/images/stackb/{DEFAULT}/json"
+    ]
 
 
 def test_a_mistyped_rule_is_no_way_on() -> None:
