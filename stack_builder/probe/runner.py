@@ -9,14 +9,17 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pydantic import ValidationError
 
 from stack_builder import resources
-from stack_builder.errors import MachineError, UsageError
+from stack_builder.errors import MachineError, UsageError, no_engine
 from stack_builder.probe import result
 from stack_builder.report.model import Json
+
+if TYPE_CHECKING:
+    import docker.errors
 
 MAX_OUTPUT = 1 << 20  # bytes of a probe's output that are kept
 TIME_LIMIT = 300.0  # seconds; a first JIT build of a kernel library takes over a minute
@@ -95,19 +98,23 @@ class ContainerInterpreter:
             "environment": dict(env),
             "network_mode": "none",
             "volumes": {str(resources.checks() / "probes"): {"bind": INSIDE, "mode": "ro"}},
-            "detach": True,
         }
         if self._gpus:
             options["device_requests"] = [{"Driver": "nvidia", "Capabilities": [["gpu"]], "Count": -1}]
         try:
-            container = docker.from_env().containers.run(self._image, **options)
+            container = docker.from_env().containers.create(self._image, **options)
         except docker.errors.ImageNotFound as error:
             fix = "load it first: stackb build --output docker:NAME"
             raise MachineError("the Docker engine has no such image", where=self._image, fix=fix) from error
+        except docker.errors.APIError as error:
+            raise MachineError(_engine_says(error), where=self._image) from error
         except docker.errors.DockerException as error:
-            raise MachineError(" ".join(str(error).split()), where=self._image) from error
+            raise no_engine(error, fix="start Docker, or probe an environment: venv:DIR") from error
         try:
+            container.start()
             code = int(container.wait(timeout=limit)["StatusCode"])
+        except docker.errors.APIError as error:  # such as GPUs that the engine knows nothing of
+            raise MachineError(_engine_says(error), where=self._image) from error
         except requests.exceptions.ConnectionError:  # how the SDK reports that the time is up
             return None, "", ""
         else:
@@ -116,6 +123,10 @@ class ContainerInterpreter:
             return (code if code <= 128 else 128 - code), output, errors
         finally:
             container.remove(force=True)
+
+
+def _engine_says(error: docker.errors.APIError) -> str:
+    return " ".join(str(error.explanation or error).split())
 
 
 def on_path(python: Path) -> str:

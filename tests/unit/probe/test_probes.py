@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,8 @@ import pytest
 
 from stack_builder import resources
 from stack_builder.diagnose.probes import judge_driver, judge_probes
-from stack_builder.probe.runner import Outcome, available, read_outcome
+from stack_builder.errors import MachineError
+from stack_builder.probe.runner import ContainerInterpreter, Outcome, available, read_outcome
 
 PROBES = resources.checks() / "probes"
 # nvml.h and cuda.h: what a driver of branch 575 answers, which speaks CUDA 12.9
@@ -177,3 +181,17 @@ def test_what_libraries_print_around_a_result_is_passed_over() -> None:
 def test_a_probe_that_crashes_or_hangs_is_a_result() -> None:
     assert read_outcome("gpu", -11, "", "x\nFatal", limit=1).reason == "SIGSEGV; Fatal"
     assert read_outcome("gpu", None, "", "", limit=1).status == "timed out"
+
+
+def test_an_engine_that_the_user_may_not_use_is_called_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")  # as for a user outside the group docker; root meets none
+
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    with warnings.catch_warnings():  # docker-py forgets to close the socket that it could not connect
+        warnings.simplefilter("ignore", ResourceWarning)
+        with pytest.raises(MachineError, match="no permission on the Docker engine's socket") as caught:
+            ContainerInterpreter("any").run("gpu.py", {}, 1)
+        del caught
+        gc.collect()
