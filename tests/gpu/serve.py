@@ -1,4 +1,4 @@
-"""``stackb probe`` and ``stackb serve`` on a real GPU: what works, and eight ways to break it.
+"""``stackb probe`` and ``stackb serve`` on real GPUs: what works, and nine ways to break it.
 
     python serve.py VENV MODELS OUT
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -33,40 +34,79 @@ SHARED = {
     "--context-length": "4096",
     "--cuda-graph-max-bs-decode": "64",
 }
+# One server over two GPUs, with neither SGLang's own all-reduce nor its gather of the logits through multicast memory
+# (float32 logits go through NCCL): the host of the recorded run does not allow NVLink multicast.
+TWO_RANKS = {**SHARED, "--tp": "2", "--disable-custom-all-reduce": "", "--enable-fp32-lm-head": ""}
 RECORD: dict[str, object] = {}
 LOG_LINES = 400  # kept of each server's log
+SETTLED = 20.0  # seconds in which what a stop left would have to go
+
+
+def command(*arguments: object) -> tuple[list[str], dict[str, str]]:
+    """One call of the command line, and its environment."""
+    env = {**os.environ, "STACKB_STATE_DIR": str(STATE), "STACKB_CACHE_DIR": "/tmp/stackb-cache", "COLUMNS": "110"}
+    return [str(PYTHON), "-m", "stack_builder", *map(str, arguments)], env
 
 
 def stackb(*arguments: object, limit: float = 280) -> dict[str, object]:
-    """Run one call of the command line and record how it ended."""
-    words = [str(argument) for argument in arguments]
-    env = {**os.environ, "STACKB_STATE_DIR": str(STATE), "STACKB_CACHE_DIR": "/tmp/stackb-cache", "COLUMNS": "110"}
+    """Run one call and record how it ended."""
+    words, env = command(*arguments)
     started = time.monotonic()
     try:
-        done = subprocess.run(
-            [PYTHON, "-m", "stack_builder", *words], capture_output=True, text=True, env=env, timeout=limit, check=False
-        )
+        done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
-        return {"call": words, "exit": None, "seconds": limit}
-    seconds = round(time.monotonic() - started, 1)
-    try:
-        report = json.loads(done.stdout)
-    except ValueError:
-        report = done.stdout[-4000:]
-    return {"call": words, "exit": done.returncode, "seconds": seconds, "report": report, "stderr": done.stderr[-3000:]}
+        return {"call": words[3:], "exit": None, "seconds": limit}
+    return ended(words, done.returncode, time.monotonic() - started, done.stdout, done.stderr)
+
+
+def ended(words: list[str], code: int, seconds: float, output: str, errors: str) -> dict[str, object]:
+    """What is recorded of a call; of several reports on stdout the last."""
+    report: object = output[-4000:]
+    decoder, at = json.JSONDecoder(), 0
+    while output.startswith("{", at):
+        report, at = decoder.raw_decode(output, at)
+        at += len(output[at:]) - len(output[at:].lstrip())
+    return {"call": words[3:], "exit": code, "seconds": round(seconds, 1), "report": report, "stderr": errors[-3000:]}
+
+
+def launch(port: int, *arguments: object, options: dict[str, str]) -> tuple[object, ...]:
+    """The words of ``stackb serve`` on a port with SGLang's own options."""
+    place = ("serve", STACK, "--in", "local", "--venv", VENV, "--port", port, "--format", "json")
+    return (*place, *arguments, "--", *(word for pair in options.items() for word in pair if word))
+
+
+def keep_log(port: int) -> None:
+    """Keep the end of a server's log beside the record."""
+    log = STATE / "servers" / f"{port}.log"
+    if log.exists():
+        lines = log.read_text(errors="replace").splitlines(keepends=True)
+        (OUT / f"{port}.log").write_text("".join(lines[-LOG_LINES:]))
 
 
 def serve(port: int, *arguments: object, extra: dict[str, str] | None = None) -> dict[str, object]:
-    """Start a server detached; its log is kept beside the record."""
-    place = ("serve", STACK, "--in", "local", "--venv", VENV, "--port", port, "--detach", "--format", "json")
-    words = [word for pair in {**SHARED, **(extra or {})}.items() for word in pair if word]
-    result = stackb(*place, *arguments, "--", *words)
-    log = STATE / "servers" / f"{port}.log"
-    if log.exists():
-        (OUT / f"{port}.log").write_text(
-            "".join(log.read_text(errors="replace").splitlines(keepends=True)[-LOG_LINES:])
-        )
+    """Start a server detached."""
+    result = stackb(*launch(port, "--detach", *arguments, options={**SHARED, **(extra or {})}))
+    keep_log(port)
     return result
+
+
+def lose_a_rank(port: int) -> dict[str, object]:
+    """Watch over a server of two ranks, and kill the second once it serves."""
+    words, env = command(*launch(port, *EAGLE3, options=TWO_RANKS))
+    started = time.monotonic()
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    assert child.stderr is not None
+    first = next((line for line in child.stderr if "fired up" in line), "")  # what it watches is shown once it is ready
+    ranks = sorted(pid for pid, row in processes_of(port) if "scheduler_TP1" in row) if first else []
+    for pid in ranks:
+        os.kill(pid, signal.SIGKILL)
+    try:
+        output, errors = child.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGINT)
+        output, errors = child.communicate(timeout=90)
+    keep_log(port)
+    return {**ended(words, child.returncode, time.monotonic() - started, output, errors), "killed": len(ranks)}
 
 
 def chat(port: int) -> dict[str, object]:
@@ -95,16 +135,36 @@ def chat(port: int) -> dict[str, object]:
     return {"pieces": pieces, "usage": usage, "finished": finished}
 
 
-def gpu_memory_mib() -> int:
-    """Memory in use on the first GPU."""
+def gpu_memory_mib() -> list[int]:
+    """Memory in use on each GPU."""
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0])
+    return [int(line) for line in subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()]
 
 
 def processes() -> list[str]:
     """Command lines of SGLang processes."""
     rows = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
     return [row[:120] for row in rows if "sglang" in row and "serve.py" not in row and "stack_builder" not in row]
+
+
+def processes_of(port: int) -> list[tuple[int, str]]:
+    """Process ids and command lines of a server."""
+    leader = json.loads((STATE / "servers" / f"{port}.json").read_text())["pid"]
+    rows = subprocess.run(["ps", "-ewwo", "pid,sess,args"], capture_output=True, text=True, check=True).stdout
+    found = (row.split(None, 2) for row in rows.splitlines()[1:])
+    return [(int(pid), args) for pid, session, args in found if session == str(leader)]
+
+
+def left(before: list[int]) -> dict[str, object]:
+    """What the servers that were stopped hold: at once, and how long it took until the GPUs' memory was free."""
+    started = time.monotonic()
+    at_once = [now - then for now, then in zip(gpu_memory_mib(), before, strict=True)]
+    in_use = at_once
+    while any(in_use) and time.monotonic() - started < SETTLED:
+        time.sleep(0.5)
+        in_use = [now - then for now, then in zip(gpu_memory_mib(), before, strict=True)]
+    seconds = round(time.monotonic() - started, 1)
+    return {"processes": processes(), "MiB at once": at_once, "MiB": in_use, "seconds": seconds}
 
 
 def good_servers() -> None:
@@ -120,14 +180,30 @@ def good_servers() -> None:
         for name, future in started.items():
             RECORD[name] = future.result()
     for name in ("none", "eagle3"):
-        port = starts[name][0]
-        try:
-            RECORD[f"{name}: chat"] = chat(port)
-        except OSError as error:
-            RECORD[f"{name}: chat"] = {"error": str(error)}
+        answer(name, starts[name][0])
     RECORD["status"] = stackb("serve", "--status")
     for name, (port, _, _) in starts.items():
         RECORD[f"{name}: stop"] = stackb("serve", "--stop", "--port", port)
+
+
+def answer(name: str, port: int) -> None:
+    """Record a chat with a server."""
+    try:
+        RECORD[f"{name}: chat"] = chat(port)
+    except OSError as error:
+        RECORD[f"{name}: chat"] = {"error": str(error)}
+
+
+def two_ranks() -> None:
+    """One server over two GPUs from start to stop; beside it one that loses a rank while it serves."""
+    with ThreadPoolExecutor(1) as pool:
+        lost = pool.submit(lose_a_rank, 31006)
+        RECORD["two ranks"] = stackb(*launch(31005, "--detach", *EAGLE3, options=TWO_RANKS))
+        answer("two ranks", 31005)
+        RECORD["two ranks: processes"] = [row[:120] for _, row in processes_of(31005)]
+        RECORD["two ranks: stop"] = stackb("serve", "--stop", "--port", "31005")
+        keep_log(31005)
+        RECORD["a rank lost"] = lost.result()
 
 
 def broken_servers() -> None:
@@ -149,7 +225,8 @@ def broken_servers() -> None:
 def stopped_before_the_start(model: tuple[object, ...], wrong: tuple[object, ...]) -> None:
     """What preflight refuses, and what it says when it is asked alone."""
     RECORD["check"] = serve(31010, *EAGLE3, "--check")
-    RECORD["check: two ranks"] = serve(31010, *EAGLE3, "--check", extra={"--tp": "2"})
+    ranks = str(2 * len(gpu_memory_mib()))
+    RECORD["check: too many ranks"] = serve(31010, *EAGLE3, "--check", extra={"--tp": ranks})
     RECORD["missing hook"] = serve(31011, *model, MODELS / "target-without-hooks", "--draft", DRAFT)
     RECORD["wrong vocabulary"] = serve(31012, *wrong)
     RECORD["unknown option"] = serve(31013, *EAGLE3, extra={"--no-such-option": "1"})
@@ -167,14 +244,15 @@ def main() -> None:
         ("probe", lambda: RECORD.update(probe=stackb("probe", f"venv:{VENV}", "--gpu", "sm_90", "--format", "json"))),
         ("doctor", lambda: RECORD.update(doctor=stackb("doctor", f"venv:{VENV}", "--format", "json"))),
         ("good servers", good_servers),
-        (
-            "left after the good",
-            lambda: RECORD.update(left={"processes": processes(), "MiB": gpu_memory_mib() - before}),
-        ),
+        ("left after the good", lambda: RECORD.update({"left: good servers": left(before)})),
+        ("two ranks", two_ranks),
+        ("left after two ranks", lambda: RECORD.update({"left: two ranks": left(before)})),
         ("broken servers", broken_servers),
-        ("left", lambda: RECORD.update(left_at_the_end={"processes": processes(), "MiB": gpu_memory_mib() - before})),
+        ("left", lambda: RECORD.update({"left: broken servers": left(before)})),
     )
     for name, step in steps:
+        if "two ranks" in name and len(before) < 2:
+            continue
         started = time.monotonic()
         try:
             step()
