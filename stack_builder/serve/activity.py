@@ -140,7 +140,7 @@ def _figures(
     }
     throughput = {
         Source.LOADS: max((_sum("gen_throughput", ranks) for ranks in loads.seen), default=None),
-        Source.METRICS: sum(metrics["sglang:gen_throughput"]) if "sglang:gen_throughput" in metrics else None,
+        Source.METRICS: sum(metrics.get("sglang:gen_throughput", ())) or None,  # 0 once it idles
     }
     running = {Source.LOADS: int(max(_sum("num_running_reqs", ranks) for ranks in loads.seen))} if loads.seen else {}
     return Figures(_known(lengths), running, _known(throughput))
