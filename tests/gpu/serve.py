@@ -9,6 +9,7 @@ recorded whole. tests/real/test_gpu_record.py holds the record to account.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -38,6 +39,7 @@ SHARED = {
 # (float32 logits go through NCCL): the host of the recorded run does not allow NVLink multicast.
 TWO_RANKS = {**SHARED, "--tp": "2", "--disable-custom-all-reduce": "", "--enable-fp32-lm-head": ""}
 RECORD: dict[str, object] = {}
+LONG = 3900  # tokens of an answer that is under way when its server is asked to stop
 LOG_LINES = 400  # kept of each server's log
 SETTLED = 20.0  # seconds in which what a stop left would have to go
 
@@ -109,12 +111,13 @@ def lose_a_rank(port: int) -> dict[str, object]:
     return {**ended(words, child.returncode, time.monotonic() - started, output, errors), "killed": len(ranks)}
 
 
-def chat(port: int) -> dict[str, object]:
-    """One streamed chat request: pieces, text and the server's own count of tokens."""
+def chat(port: int, tokens: int = 64) -> dict[str, object]:
+    """One streamed chat request: pieces, and the server's own count of tokens."""
     body = {
         "model": "m",
         "messages": [{"role": "user", "content": "Count to ten."}],
-        "max_tokens": 64,
+        "max_tokens": tokens,
+        "ignore_eos": True,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -182,15 +185,18 @@ def good_servers() -> None:
     for name in ("none", "eagle3"):
         answer(name, starts[name][0])
     RECORD["status"] = stackb("serve", "--status")
-    for name, (port, _, _) in starts.items():
-        RECORD[f"{name}: stop"] = stackb("serve", "--stop", "--port", port)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(answer, "none, asked to stop", starts["none"][0], LONG)
+        time.sleep(1)
+        for name, (port, _, _) in starts.items():
+            RECORD[f"{name}: stop"] = stackb("serve", "--stop", "--port", port)
 
 
-def answer(name: str, port: int) -> None:
+def answer(name: str, port: int, tokens: int = 64) -> None:
     """Record a chat with a server."""
     try:
-        RECORD[f"{name}: chat"] = chat(port)
-    except OSError as error:
+        RECORD[f"{name}: chat"] = chat(port, tokens)
+    except (OSError, http.client.HTTPException) as error:
         RECORD[f"{name}: chat"] = {"error": str(error)}
 
 
@@ -200,7 +206,7 @@ def two_ranks() -> None:
         lost = pool.submit(lose_a_rank, 31006)
         RECORD["two ranks"] = stackb(*launch(31005, "--detach", *EAGLE3, options=TWO_RANKS))
         answer("two ranks", 31005)
-        RECORD["two ranks: processes"] = [row[:120] for _, row in processes_of(31005)]
+        RECORD["two ranks: processes"] = [row[:120] for _, row in processes_of(31005) if "sglang" in row]
         RECORD["two ranks: stop"] = stackb("serve", "--stop", "--port", "31005")
         keep_log(31005)
         RECORD["a rank lost"] = lost.result()
