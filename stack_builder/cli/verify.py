@@ -15,7 +15,6 @@ from stack_builder.cli.output import Format, emit
 from stack_builder.diagnose import target as targets
 from stack_builder.errors import StackbError
 from stack_builder.files import claimed_folder
-from stack_builder.image.base.images import read_parts
 from stack_builder.image.verify import check_layout_version, compare, find_receipt, needs_layers, open_image, rebuild
 from stack_builder.image.workspace import Workspace
 from stack_builder.progress import Progress
@@ -45,16 +44,15 @@ def command(
     target = targets.parse(image, kinds=("oci", "image"))
     space, said = Workspace(resources.cache()), progress.for_terminal()
     with open_image(target.as_report_target()) as opened, ExitStack() as stack:
-        parts = read_parts(opened.source, opened.digest)
-        paper = find_receipt(opened, parts, receipt, space)
+        paper = find_receipt(opened, receipt, space)
         if quick:
-            raise typer.Exit(emit(compare(opened, parts, paper, None, None), format))
+            raise typer.Exit(emit(compare(opened, paper, None, None), format))
         check_layout_version(paper)
         wheels = _fetch(paper, offline, folder, said)
         scratch = Workspace(stack.enter_context(claimed_folder(space.scratch, prefix="verify-")).resolve())
         for keep in (False, True):
             built = rebuild(paper, wheels, space, scratch, jobs, said, keep=keep)
-            report = compare(opened, parts, paper, built, scratch.blobs)
+            report = compare(opened, paper, built, scratch.blobs)
             if not needs_layers(report):
                 break
         raise typer.Exit(emit(report, format))

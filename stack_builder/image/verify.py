@@ -14,7 +14,7 @@ from stack_builder.diagnose import catalogue
 from stack_builder.errors import MachineError, UsageError
 from stack_builder.files import claimed_folder
 from stack_builder.image.base.archives import SavedSource
-from stack_builder.image.base.images import Parts, Source, open_layout
+from stack_builder.image.base.images import Parts, Source, open_layout, read_parts
 from stack_builder.image.build import Built, build
 from stack_builder.image.compare import differences, file_at, first_difference
 from stack_builder.image.output import RECEIPT
@@ -38,14 +38,14 @@ class Opened:
     Attributes:
         target: what it is.
         source: its blobs.
-        digest: of the manifest; of a stand-in for one where ``saved``.
-        saved: whether it came from an engine that keeps no compressed layers and no manifest.
+        parts: its configuration and layers; the manifest is a stand-in where ``saved``.
+        saved: whether an engine's classic store gave it out: that keeps neither compressed layers nor the manifest.
         receipt: where its receipt would lie.
     """
 
     target: Target
     source: Source
-    digest: str
+    parts: Parts
     saved: bool
     receipt: Path
 
@@ -56,6 +56,7 @@ def open_image(target: Target) -> Iterator[Opened]:
 
     Raises:
         UsageError: it is no image, or the engine has none of this name.
+        IntegrityError: its documents do not have the digests by which they are named, or are malformed.
         MachineError: no engine answers.
     """
     with ExitStack() as stack:
@@ -64,11 +65,14 @@ def open_image(target: Target) -> Iterator[Opened]:
             path = stack.enter_context(_scratch()) / "saved.tar"
             _save(target.name, path)
         source, digest = stack.enter_context(open_layout(path))
+        parts = read_parts(source, digest)
         beside = path / RECEIPT if path.is_dir() else Path(f"{path}.{RECEIPT}")
-        yield Opened(target, source, digest, isinstance(source, SavedSource), beside)
+        # engines from 25 on save a layout; of a classic store one of plain layers, under a manifest made up for them
+        saved = isinstance(source, SavedSource) or parts.unpacked
+        yield Opened(target, source, parts, saved, beside)
 
 
-def find_receipt(opened: Opened, parts: Parts, given: Path | None, space: Workspace) -> Receipt:
+def find_receipt(opened: Opened, given: Path | None, space: Workspace) -> Receipt:
     """Find the receipt: as given, beside the image, or among those that builds left in the cache.
 
     Raises:
@@ -78,12 +82,12 @@ def find_receipt(opened: Opened, parts: Parts, given: Path | None, space: Worksp
         return load(given)
     if opened.receipt.is_file():
         return load(opened.receipt)
-    by_manifest = space.receipts / f"{parts.identity.removeprefix('sha256:')}.json"
+    by_manifest = space.receipts / f"{opened.parts.identity.removeprefix('sha256:')}.json"
     if by_manifest.is_file():
         return load(by_manifest)
     for path in sorted(space.receipts.glob("*.json")):
         receipt = load(path)
-        if receipt.config_digest == parts.config_digest:
+        if receipt.config_digest == opened.parts.config_digest:
             return receipt
     raise UsageError("has no receipt", where=opened.target.name, fix="give the one of its build with --receipt")
 
@@ -122,17 +126,17 @@ def rebuild(
     return build(Subject.of_receipt(receipt), wheels, options, scratch, progress)
 
 
-def compare(opened: Opened, parts: Parts, receipt: Receipt, rebuilt: Built | None, blobs: BlobStore | None) -> Report:
+def compare(opened: Opened, receipt: Receipt, rebuilt: Built | None, blobs: BlobStore | None) -> Report:
     """Compare an image with its receipt and, where there is one, with the rebuilt image.
 
     Args:
         opened: the image.
-        parts: its configuration and layers.
         receipt: what it should be.
         rebuilt: what its inputs give; None to compare with the receipt's digests alone.
         blobs: has the rebuilt layers, if they were kept.
     """
-    findings = list(_identity(opened, parts, receipt))
+    parts = opened.parts
+    findings = list(_identity(opened, receipt))
     expected = rebuilt.receipt.layers if rebuilt else receipt.layers
     for number, digest in enumerate(parts.layers):
         ours = expected[number] if number < len(expected) else None
@@ -142,7 +146,7 @@ def compare(opened: Opened, parts: Parts, receipt: Receipt, rebuilt: Built | Non
         for layer in expected[len(parts.layers) :]
     ]
     if rebuilt and blobs:
-        findings += _documents(opened, parts, rebuilt, blobs)
+        findings += _documents(opened, rebuilt, blobs)
     skipped = () if rebuilt else tuple(Skipped(rule, "not rebuilt (--quick)") for rule in ("IMG002", "IMG003"))
     facts = {
         "manifest": receipt.manifest_digest,
@@ -239,7 +243,8 @@ class _Layer:
             yield path
 
 
-def _identity(opened: Opened, parts: Parts, receipt: Receipt) -> Iterator[Finding]:
+def _identity(opened: Opened, receipt: Receipt) -> Iterator[Finding]:
+    parts = opened.parts
     found, expected = (
         (parts.config_digest, receipt.config_digest) if opened.saved else (parts.identity, receipt.manifest_digest)
     )
@@ -247,8 +252,9 @@ def _identity(opened: Opened, parts: Parts, receipt: Receipt) -> Iterator[Findin
         yield catalogue.finding("IMG004", detail=f"The image is {found}, the receipt's is {expected}.")
 
 
-def _documents(opened: Opened, parts: Parts, rebuilt: Built, blobs: BlobStore) -> Iterator[Finding]:
+def _documents(opened: Opened, rebuilt: Built, blobs: BlobStore) -> Iterator[Finding]:
     """Compare configuration and manifest field by field."""
+    parts = opened.parts
     pairs = [("config", parts.config, rebuilt.image.config_digest)]
     if not opened.saved:
         pairs.append(("manifest", parts.manifest, rebuilt.image.manifest_digest))

@@ -63,6 +63,11 @@ class Parts:
     config: Mapping[str, Any]
     layers: tuple[str, ...]
 
+    @property
+    def unpacked(self) -> bool:
+        """Whether all layers are plain tars: their digests are those that the configuration has for them."""
+        return list(self.layers) == _table(self.config.get("rootfs")).get("diff_ids")
+
 
 def read_parts(source: Source, digest: str, platform: str = "linux_x86_64") -> Parts:
     """Follow an index to the manifest of a platform, and the manifest to its configuration.

@@ -15,7 +15,6 @@ import pytest
 
 from stack_builder.errors import UsageError
 from stack_builder.image import output
-from stack_builder.image.base.images import read_parts
 from stack_builder.image.build import Built, build
 from stack_builder.image.subject import Subject
 from stack_builder.image.verify import check_layout_version, compare, find_receipt, needs_layers, open_image, rebuild
@@ -54,15 +53,14 @@ def verify(path: Path, wheels: dict[str, Path], tmp_path: Path, *, quick: bool =
     space, scratch = Workspace(tmp_path / "cache"), Workspace(tmp_path / "scratch")
     scratch.root.mkdir()
     with open_image(Target("oci", str(path))) as opened:
-        parts = read_parts(opened.source, opened.digest)
-        receipt = find_receipt(opened, parts, None, space)
+        receipt = find_receipt(opened, None, space)
         if quick:
-            return compare(opened, parts, receipt, None, None)
+            return compare(opened, receipt, None, None)
         again = rebuild(receipt, wheels, space, scratch, 1, Silent(), keep=False)
-        report = compare(opened, parts, receipt, again, scratch.blobs)
+        report = compare(opened, receipt, again, scratch.blobs)
         if needs_layers(report):
             again = rebuild(receipt, wheels, space, scratch, 1, Silent(), keep=True)
-            report = compare(opened, parts, receipt, again, scratch.blobs)
+            report = compare(opened, receipt, again, scratch.blobs)
         return report
 
 
@@ -81,6 +79,45 @@ def test_an_image_is_what_its_receipt_says(form: str, built: Built, wheels: dict
     assert report.findings == ()
     assert report.skipped == ()
     assert report.facts["rebuilt"] == built.image.manifest_digest
+
+
+def as_saved(built: Built, tmp_path: Path) -> Path:
+    """What ``docker save`` of Docker 28 writes of a classic store: plain layers, and a manifest without annotations."""
+    blobs = tmp_path / "saved/blobs/sha256"
+    blobs.mkdir(parents=True)
+
+    def add(data: bytes, kind: str) -> dict[str, object]:
+        digest = hashlib.sha256(data).hexdigest()
+        (blobs / digest).write_bytes(data)
+        return {"mediaType": f"application/vnd.oci.image.{kind}", "digest": f"sha256:{digest}", "size": len(data)}
+
+    def blob(digest: str) -> bytes:
+        return (tmp_path / "image/blobs/sha256" / digest.removeprefix("sha256:")).read_bytes()
+
+    layers = [add(gzip.decompress(blob(each.digest)), "layer.v1.tar") for each in built.receipt.layers]
+    config = add(blob(built.image.config_digest), "config.v1+json")
+    index = [add(json.dumps({"schemaVersion": 2, "config": config, "layers": layers}).encode(), "manifest.v1+json")]
+    (tmp_path / "saved/index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": index}))
+    return tmp_path / "saved"
+
+
+def test_an_image_of_a_classic_store_is_compared_by_its_configuration(
+    built: Built, wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    report = verify(as_saved(built, tmp_path), wheels, tmp_path)
+    assert report.findings == ()
+    assert report.facts["rebuilt"] == built.image.manifest_digest
+
+
+def test_a_flipped_byte_of_a_classic_store_is_found(built: Built, wheels: dict[str, Path], tmp_path: Path) -> None:
+    layer = next(each for each in built.receipt.layers if "sglang 1.0" in each.holds)
+    saved = as_saved(built, tmp_path)
+    blob = saved / "blobs/sha256" / layer.diff_id.removeprefix("sha256:")
+    data = bytearray(blob.read_bytes())
+    data[len(data) // 2] ^= 1
+    blob.write_bytes(data)
+    report = verify(saved, wheels, tmp_path)
+    assert [(finding.rule, finding.distribution) for finding in report.findings] == [("IMG001", layer.title)]
 
 
 @pytest.mark.parametrize("name", ["sglang/big.py", "sglang/last.py", "tqdm/part31.py"])
