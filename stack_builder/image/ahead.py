@@ -42,7 +42,8 @@ class Ahead:
         self._layers: tuple[LayerRecord, ...] = ()
         self._changed = Condition()
         self._over = self._abandoned = False
-        self._sent: list[tuple[str, oci.Image]] = []  # with the name in the engine
+        self._images: list[tuple[str, oci.Image]] = []  # with the name in the engine
+        self._sent: set[str] = set()
         self._thread = Thread(target=self._run, name="sending ahead", daemon=True)
 
     def arrived(self, layers: tuple[LayerRecord, ...]) -> None:
@@ -51,12 +52,17 @@ class Ahead:
             self._layers = layers
             self._changed.notify()
 
-    def settle(self) -> None:
-        """Begin nothing more, and wait for what is under way: it would have to be sent in any case."""
+    def settle(self) -> frozenset[str]:
+        """Begin nothing more, and wait for what is under way: it would have to be sent in any case.
+
+        Returns:
+            digests of what was sent.
+        """
         with self._changed:
             self._over = True
             self._changed.notify()
         self._thread.join()
+        return frozenset(self._sent)
 
     def __enter__(self) -> Ahead:
         self._thread.start()
@@ -67,7 +73,7 @@ class Ahead:
     ) -> None:
         self._abandoned = kind is not None
         self.settle()
-        for name, image in self._sent:
+        for name, image in self._images:
             self._forget(name, image)
 
     def _run(self) -> None:
@@ -78,10 +84,11 @@ class Ahead:
             while len(layers := self._next(sent)) > sent:
                 image = oci.assemble(self._store, self._config, layers)
                 with daemon.Registry(self._store, image) as registry:
-                    self._sent.append((registry.reference, image))
+                    self._images.append((registry.reference, image))
                     for event in self._client.api.pull(registry.reference, stream=True, decode=True):
                         if self._abandoned or "error" in event:
                             return
+                    self._sent |= registry.sent
                 sent = len(layers)
 
     def _next(self, sent: int) -> tuple[LayerRecord, ...]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,8 +49,23 @@ def connect() -> docker.DockerClient:
     return client
 
 
-def send(client: docker.DockerClient, store: BlobStore, image: Image, tag: str, progress: Progress) -> str:
+def send(
+    client: docker.DockerClient,
+    store: BlobStore,
+    image: Image,
+    tag: str,
+    progress: Progress,
+    ahead: Collection[str] = (),
+) -> str:
     """Bring an image into the engine and name it.
+
+    Args:
+        client: the engine.
+        store: has the blobs.
+        image: the image.
+        tag: ``NAME:TAG``.
+        progress: where to report to.
+        ahead: digests of blobs that were sent before, for this image.
 
     Returns:
         the ID that the engine gives it.
@@ -62,6 +78,9 @@ def send(client: docker.DockerClient, store: BlobStore, image: Image, tag: str, 
     try:
         with Registry(store, image) as registry:
             if identity := _pull(client, registry, image, tag, progress):
+                sent = sum(layer.digest in registry.sent or layer.digest in ahead for layer in image.layers)
+                others = ", the engine had the others" if sent < len(image.layers) else ""
+                progress.note(f"{sent} of {len(image.layers)} layers sent{others}")
                 return identity
         return _load(client, store, image, tag, progress)
     except docker.errors.DockerException as error:
@@ -95,8 +114,6 @@ def _pull(client: docker.DockerClient, registry: Registry, image: Image, tag: st
             if registry.reached:
                 raise
             return None
-    sent = sum(layer.digest in registry.sent for layer in image.layers)
-    progress.note(f"{sent} of {len(image.layers)} layers sent, the engine had the others")
     pulled = client.images.get(source)
     repository, _, name = tag.rpartition(":")
     pulled.tag(repository or tag, name if repository else "latest")
@@ -134,8 +151,7 @@ class Registry:
     def __init__(self, store: BlobStore, image: Image) -> None:
         self.sent: set[str] = set()
         self.reached = False
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(store, image, self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(store, image, self))
         self._thread = Thread(target=self._server.serve_forever, daemon=True)
         self.sizes = {layer.digest.removeprefix("sha256:")[:12]: layer.size for layer in image.layers}
         self._digest = image.manifest_digest
@@ -157,6 +173,17 @@ class Registry:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    """An HTTP server that leaves it to the engine to say that a connection broke off."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Keep quiet on a pull that was given up: the engine hangs up, or asks for what is there no more."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 def _handler(store: BlobStore, image: Image, registry: Registry) -> type[BaseHTTPRequestHandler]:

@@ -132,9 +132,8 @@ def write(built: Built, output: Output, store: BlobStore, progress: Progress, ah
             receipt.save(Path(f"{path}.{RECEIPT}"), built.receipt)
             return f"archive: {path} (any engine: docker load -i {path})"
         case Kind.DOCKER:
-            if ahead is not None:
-                ahead.settle()
-            identity = daemon.send(daemon.connect(), store, image, output.name, progress)
+            before = ahead.settle() if ahead is not None else frozenset()
+            identity = daemon.send(daemon.connect(), store, image, output.name, progress, before)
             return f"Docker: {output.name} ({identity})"
 
 

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import socket
+import struct
 import tarfile
 import time
 import warnings
@@ -146,6 +147,21 @@ def test_who_tries_tls_first_gets_a_full_answer(store: BlobStore, image: Image) 
             assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
 
 
+def test_an_engine_that_hangs_up_is_no_news(store: BlobStore, image: Image, capfd: pytest.CaptureFixture[str]) -> None:
+    """It does so when a build is interrupted, which has removed the manifest by then."""
+    store.path(image.manifest_digest).unlink()
+    with daemon.Registry(store, image) as registry:
+        host, _, port = registry.address.partition(":")
+        with socket.create_connection((host, int(port)), timeout=5) as client:
+            client.sendall(f"GET /v2/stackb/image/manifests/{image.manifest_digest} HTTP/1.1\r\n\r\n".encode())
+            assert client.recv(4096) == b""
+        with socket.create_connection((host, int(port)), timeout=5) as client:
+            client.sendall(b"GET /v2/ HT")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no farewell
+        assert httpx.get(f"http://{registry.address}/v2/").status_code == 200
+    assert capfd.readouterr() == ("", "")
+
+
 def test_no_engine_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
 
@@ -201,12 +217,12 @@ def test_lower_layers_go_ahead_of_the_image(store: BlobStore, image: Image, monk
         for count in (1, 2):
             sending.arrived(image.layers[:count])
             until(lambda count=count: len(pulled) == count)
-        sending.settle()
-        daemon.send(engine, store, image, "name:tag", notes)  # type: ignore[arg-type]
+        sent = sending.settle()
+        daemon.send(engine, store, image, "name:tag", notes, sent)  # type: ignore[arg-type]
         unfinished = [name for name in engine.removed if image.manifest_digest not in name]
         assert unfinished == []  # as long as the whole is not there, they keep their layers in the engine
     assert pulled == ["base", "torch", "sglang"]
-    assert notes.said == ["1 of 3 layers sent, the engine had the others"]
+    assert notes.said == ["3 of 3 layers sent"]
     assert len(engine.removed) == 3  # two unfinished images, and the name under which the whole one came
     held = {path.name for path in (store.root / "blobs" / "sha256").iterdir()}
     assert held == {digest[7:] for digest in image.digests}
