@@ -12,7 +12,12 @@ from xdist.scheduler import LoadScopeScheduling
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
 
 TOGETHER = {
-    "the small base": ("tests/real/test_image.py", "tests/real/test_readme.py", "tests/real/test_winner_image.py"),
+    "the small base, and unfinished images in the engine": (
+        "tests/real/test_image.py",
+        "tests/real/test_readme.py",
+        "tests/real/test_winner_image.py",
+        "tests/real/test_engine.py",  # a build removes those that another has left
+    ),
 }
 """Files that one process gets: by what they share there."""
 APART = ("tests/real/test_sglang_releases.py",)

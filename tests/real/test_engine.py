@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,11 +48,13 @@ class Builds:
         folder: that of the test.
         tag: what the image is to be called.
         client: of the engine.
+        ids: of the images that were built.
     """
 
     folder: Path
     tag: str
     client: Any
+    ids: set[str] = field(default_factory=set)
 
     def argv(self, *command: str) -> list[str]:
         return [*command, "--offline", "--from", f"{self.folder}/wheels", "--jobs", "1"]
@@ -68,6 +70,7 @@ class Builds:
         lines = done.stdout.splitlines()
         said = {line.split()[0]: line.split()[1] for line in lines[:2]}
         said["id"] = re.fullmatch(rf"Docker: {self.tag} \((.+)\)", lines[-1])[1]  # type: ignore[index]
+        self.ids.add(said["id"])
         return said, next(line for line in done.stderr.splitlines() if "layers sent" in line)
 
     def unfinished(self) -> list[str]:
@@ -86,8 +89,8 @@ def builds(
     client = daemon.connect()
     found = Builds(tmp_path, f"stackb-test-engine:{os.getpid()}", client)
     yield found
-    for image in client.images.list(found.tag.partition(":")[0]):
-        client.images.remove(image.id, force=True)
+    for identity in found.ids:
+        client.images.remove(identity, force=True)
     client.close()
 
 
