@@ -248,12 +248,12 @@ def test_long_lines_are_bounded_by_their_characters(monkeypatch: pytest.MonkeyPa
 
 @settings(max_examples=100)
 @given(
-    st.sets(st.text("ab1é.|\\ [", min_size=1, max_size=4), max_size=150),
+    st.sets(st.text("ab1é.|\\ [", min_size=1, max_size=7), max_size=150),
     st.lists(st.text("ab12é中\udc80?.|\\ [", max_size=30), max_size=5),
 )
 def test_the_strings_that_a_text_holds(strings: set[str], texts: list[str]) -> None:
     literals = Literals((string, string) for string in strings)
-    for text in texts:
+    for text in [*texts, *(f"b{string}1a" for string in strings)]:
         expected = {string for string in strings if string in text}
         assert literals.any_in(text) or not expected
         assert set(literals.held(text)) == expected
@@ -277,8 +277,7 @@ def test_the_automaton_is_given_ascii_alone(text: str, monkeypatch: pytest.Monke
     monkeypatch.setattr("stack_builder.diagnose.explain.literals.SchemaValidator", Spy)
     literals = Literals((f"string {number} ü", number) for number in range(40))
     literals.any_in(text)
-    literals.held(text)
-    assert len(asked) > 3
+    assert len(asked) == 2
     assert all(map(str.isascii, asked))
 
 
