@@ -42,6 +42,7 @@ class Kind(StrEnum):
     """What a line is in the story of a failure."""
 
     CAUSE = "cause"
+    SYMPTOM = "symptom"
     CONSEQUENCE = "consequence"
     DEATH = "death"
     HARMLESS = "harmless"
@@ -57,6 +58,7 @@ class _Pattern(_Table):
     cause: str | None = None
     text: Annotated[tuple[_Regex, ...], Field(min_length=1)]
     but_not: tuple[_Regex, ...] = ()
+    told_by: tuple[_Regex, ...] = ()
     context: tuple[str, ...] = ()
     no_context: tuple[str, ...] = ()
     specificity: Annotated[int, Field(ge=1, le=100)] = 50
@@ -78,11 +80,13 @@ class Pattern:
 
     Attributes:
         id: stable name, shown as evidence.
-        kind: a cause, or a line that only follows from one.
+        kind: a cause; a symptom, which says that something failed and not why; a line that only follows from a cause.
         cause: name of ``causes.toml``; None unless ``kind`` is a cause.
         texts: any of the regular expressions, found anywhere in a line, is a match; their groups fill ``meaning``.
             Each stands behind a string that a line must hold before it is tried.
         but_not: a line that any of them matches is no match.
+        told_by: the line leaves its cause to another, which any of them matches: where a cause is found in such a line
+            nearby, that one counts in this one's place.
         context: contexts that the text as a whole must show.
         no_context: contexts that it must not show.
         specificity: 1 to 100; the more a text says by itself, the higher.
@@ -98,6 +102,7 @@ class Pattern:
     cause: str | None
     texts: tuple[tuple[str, re.Pattern[str]], ...]
     but_not: tuple[re.Pattern[str], ...]
+    told_by: tuple[re.Pattern[str], ...]
     context: frozenset[str]
     no_context: frozenset[str]
     specificity: int
@@ -187,12 +192,15 @@ def _pattern(table: _Pattern, contexts: set[str], path: Path) -> Pattern:
         raise UsageError(f"{table.id}: unknown cause or context {sorted(unknown)}", where=path)
     if (table.cause is None) == (table.kind is Kind.CAUSE):
         raise UsageError(f"{table.id}: a cause belongs to kind 'cause', and to no other", where=path)
+    if table.kind is Kind.SYMPTOM and table.meaning is None:
+        raise UsageError(f"{table.id}: a symptom needs a meaning", where=path)
     return Pattern(
         id=table.id,
         kind=table.kind,
         cause=table.cause,
         texts=_paired(table.text, table.id, path),
-        but_not=tuple(re.compile(text) for text in table.but_not),
+        but_not=tuple(map(re.compile, table.but_not)),
+        told_by=tuple(map(re.compile, table.told_by)),
         context=frozenset(table.context),
         no_context=frozenset(table.no_context),
         specificity=table.specificity,

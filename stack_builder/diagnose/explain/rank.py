@@ -2,13 +2,16 @@
 
 A pattern's specificity is what its text says by itself. Where it stands changes that: the text of the exception that
 ended a process weighs more, a warning or a fallback less, something long before the end less. Equal weight: first come.
+
+Some texts only say that something failed, and another line says what: NCCL's exception speaks of an "unhandled cuda
+error", its log names the error. There the other line is the cause, and weighs as much as the one that stands for it.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stack_builder.diagnose.explain import story
@@ -16,12 +19,12 @@ from stack_builder.diagnose.explain.patterns import Confidence, Context, Kind, K
 from stack_builder.diagnose.explain.sieve import Line
 
 FATAL, IN_EXCEPTION, IGNORED, WARNED, LONG_BEFORE = 25, 12, -40, -8, -20
-LONG = 2000  # lines before the death
+LONG = 2000  # lines before the death, or between a line and the one that tells its cause
 _NEAR = 40  # points below the best match of a cause within which another still counts as evidence
 _MORE = 2  # for each further pattern of the same cause, up to three
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Match:
     """One pattern in one line (an index into the kept lines)."""
 
@@ -32,9 +35,9 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One cause with what speaks for it, best first."""
+    """One cause with what speaks for it, best first; without a name where the best that can be said is a symptom."""
 
-    cause: str
+    cause: str | None
     score: int
     matches: tuple[Match, ...]
 
@@ -71,12 +74,14 @@ def find_matches(lines: tuple[Line, ...], knowledge: Knowledge) -> tuple[list[Ma
 
 def rank(matches: Iterable[Match], told: story.Story) -> list[Ranked]:
     """Order the causes, the most convincing first."""
+    counted = [match for match in matches if match.pattern.kind in (Kind.CAUSE, Kind.SYMPTOM)]
     place = _Places(told)
-    by_cause: dict[str, list[tuple[int, Match]]] = {}
-    for match in matches:
-        if match.pattern.kind is Kind.CAUSE and match.pattern.cause is not None:
-            score = match.pattern.specificity + place.weight(match.index)
-            by_cause.setdefault(match.pattern.cause, []).append((score, match))
+    weights = {index: place.weight(index) for index in {match.index for match in counted}}
+    counted = _without_told(counted, told.lines, weights)
+    by_cause: dict[str | None, list[tuple[int, Match]]] = {}
+    for match in counted:
+        score = match.pattern.specificity + weights[match.index]
+        by_cause.setdefault(match.pattern.cause, []).append((score, match))
     ranked = []
     for cause, scored in by_cause.items():
         scored.sort(key=lambda item: (-item[0], item[1].index))
@@ -85,6 +90,28 @@ def rank(matches: Iterable[Match], told: story.Story) -> list[Ranked]:
         near = tuple(match for score, match in scored if scored[0][0] - score <= _NEAR)
         ranked.append(Ranked(cause, total, near))
     return sorted(ranked, key=lambda one: (-one.score, one.best.index))
+
+
+def _without_told(matches: list[Match], lines: Sequence[Line], weights: dict[int, int]) -> list[Match]:
+    """Leave out what another line tells better, and give that line the weight of the one it stands for."""
+    told: set[Match] = set()
+    for pattern in {match.pattern for match in matches if match.pattern.told_by}:
+        tellers = _tellers(pattern, matches, lines)
+        for match in matches:
+            if match.pattern is not pattern:
+                continue
+            place = bisect_left(tellers, match.index)
+            for teller in tellers[max(place - 1, 0) : place + 1]:  # the last before it, the first from it on
+                if abs(lines[teller].number - lines[match.index].number) <= LONG:
+                    told.add(match)
+                    weights[teller] = max(weights[teller], weights[match.index])
+    return [match for match in matches if match not in told]
+
+
+def _tellers(pattern: Pattern, matches: list[Match], lines: Sequence[Line]) -> list[int]:
+    """The lines that tell a cause where ``pattern`` only says that there is one, in order."""
+    causes = {match.index for match in matches if match.pattern.cause is not None and not match.pattern.told_by}
+    return sorted(at for at in causes if any(regex.search(lines[at].text) for regex in pattern.told_by))
 
 
 class _Places:

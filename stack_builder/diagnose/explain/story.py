@@ -41,7 +41,7 @@ _IGNORED = re.compile(
     r"|[Ff]ailed to import .*(?:optional|skip)|\bNCCL INFO\b"
 )
 _ECHOED = re.compile(r"^\s*\$ |\bserver_args=|\bServerArgs\(|non-default args|\bNamespace\(|^\+ ")
-_WARNED = re.compile(r"\bWARN(?:ING)?\b|\w+Warning: ")
+_WARNED = re.compile(r"(?<!NCCL )\bWARN(?:ING)?\b|\w+Warning: ")  # NCCL calls its errors so
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from stack_builder.diagnose import catalogue
 from stack_builder.diagnose.explain import story
-from stack_builder.diagnose.explain.patterns import Confidence, Kind, knowledge
+from stack_builder.diagnose.explain.patterns import Confidence, Kind, Pattern, knowledge
 from stack_builder.diagnose.explain.rank import Match, Ranked, find_matches, rank
 from stack_builder.diagnose.explain.sieve import Line, Sifted, sift
 from stack_builder.diagnose.explain.symbols import demangled
@@ -29,8 +29,9 @@ def explain(stream: BinaryIO, name: str) -> Report:
         name: what to call it in the report.
 
     Returns:
-        a report whose first finding is the most convincing cause; verdict ``incomplete`` where no known error text
-        was found and nothing shows that none had to be, ``pass`` where the text shows a server that ran and no failure.
+        a report whose first finding is the most convincing cause; verdict ``incomplete`` where the best that can be
+        said is a symptom, or where no known error text was found and nothing shows that none had to be; ``pass`` where
+        the text shows a server that ran and no failure.
 
     Raises:
         UsageError: the text is empty.
@@ -49,7 +50,8 @@ def explain(stream: BinaryIO, name: str) -> Report:
     facts = _facts(sifted, told, shown)
     target = Target("log", name)
     if ranked:
-        return Report(target, tuple(_findings(ranked, told)), (), facts)
+        why_not = () if ranked[0].cause else (catalogue.skipped("LOG001", "the text names a symptom alone"),)
+        return Report(target, tuple(_findings(ranked, told)), why_not, facts)
     if not failed:
         return Report(target, facts=facts)
     reason = f"none of {len(known.patterns)} known error texts occurs in {sifted.total} lines"
@@ -58,9 +60,11 @@ def explain(stream: BinaryIO, name: str) -> Report:
 
 def _findings(ranked: list[Ranked], told: story.Story) -> list[Finding]:
     first, *others = ranked
-    close = [other.cause for other in others if first.score - other.score <= _CLOSE]
-    found = [_first(first, close, told)]
+    close = [other.cause for other in others if other.cause and first.score - other.score <= _CLOSE]
+    found = [_first(first, first.cause, close, told) if first.cause else _symptom(first, close, told)]
     for other in others[:MAX_OTHERS]:
+        if other.cause is None:
+            continue
         pattern = other.best.pattern
         found.append(
             catalogue.finding(
@@ -75,7 +79,7 @@ def _findings(ranked: list[Ranked], told: story.Story) -> list[Finding]:
     return found
 
 
-def _first(ranked: Ranked, close: list[str], told: story.Story) -> Finding:
+def _first(ranked: Ranked, cause: str, close: list[str], told: story.Story) -> Finding:
     pattern = ranked.best.pattern
     confidence = ranked.confidence
     if close and confidence is not Confidence.POSSIBLE:
@@ -93,20 +97,36 @@ def _first(ranked: Ranked, close: list[str], told: story.Story) -> Finding:
     symbol = ranked.best.groups.get("symbol")
     if symbol is not None and (readable := demangled(symbol)) != symbol:
         evidence["symbol"] = readable
-    also = list(dict.fromkeys((*close, *pattern.also)))
-    if also and confidence is not Confidence.CERTAIN:
-        evidence["could_also_be"] = also
+    if confidence is not Confidence.CERTAIN:
+        evidence |= _alternatives(pattern, close)
     if pattern.look_next:
         evidence["look_next"] = list(pattern.look_next)
     return catalogue.finding(
         "LOG001",
-        title=_sentence(catalogue.causes()[ranked.cause]),
+        title=_sentence(catalogue.causes()[cause]),
         severity=Severity.WARNING if confidence is Confidence.POSSIBLE else Severity.ERROR,
-        cause=ranked.cause,
+        cause=cause,
         detail=_filled(pattern.meaning, ranked.best),
         evidence=evidence,
         fix=pattern.fix,
     )
+
+
+def _symptom(ranked: Ranked, close: list[str], told: story.Story) -> Finding:
+    pattern = ranked.best.pattern
+    evidence: dict[str, Json] = {"pattern": pattern.id, "lines": _lines(ranked.matches, told)}
+    evidence |= _alternatives(pattern, close)
+    return catalogue.finding(
+        "LOG005",
+        detail=_filled(pattern.meaning, ranked.best),
+        evidence={**evidence, "look_next": list(pattern.look_next)},
+        fix=pattern.fix or None,
+    )
+
+
+def _alternatives(pattern: Pattern, close: list[str]) -> dict[str, Json]:
+    also: list[Json] = list(dict.fromkeys((*close, *pattern.also)))
+    return {"could_also_be": also} if also else {}
 
 
 def _unexplained(ranked: Ranked, told: story.Story) -> Json | None:
