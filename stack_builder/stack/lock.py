@@ -24,6 +24,7 @@ from stack_builder.stack.spec import argument
 SCHEMA_VERSION = 1
 MAX_LOCK_FILE = 64 << 20  # bytes
 
+_STRICT = ConfigDict(extra="forbid")
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 IndexName = Annotated[str, StringConstraints(min_length=1)]
@@ -41,7 +42,7 @@ class Upload:
         uploaded: ISO time.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     filename: WheelName
     sha256: PartOfSha256
@@ -57,7 +58,7 @@ class Twin:
         sha256: of its file.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     index: str
     sha256: Sha256
@@ -73,7 +74,7 @@ class CudaNeed:
         object: the first file of the wheel that needs it.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     major: int
     library: str
@@ -89,7 +90,7 @@ class Claim:
         sha256: of the file, as its RECORD promises it.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     name: str
     sha256: Sha256
@@ -104,7 +105,7 @@ class Collision:
         claims: one for each wheel, sorted by name.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     path: str
     claims: tuple[Claim, ...]
@@ -144,7 +145,7 @@ class Artifact:
             is unknown.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     name: str
     version: str
@@ -187,7 +188,7 @@ class Lock:
         collisions: paths with different bytes in several wheels, sorted; None where not every wheel could be read.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     stack: str
     python: str
