@@ -139,8 +139,9 @@ def _figures(
         Source.SERVER_INFO: _mean(state.get("avg_spec_accept_length") for state in states),
     }
     throughput = {
-        Source.LOADS: max((_sum("gen_throughput", ranks) for ranks in loads.seen), default=None),
-        Source.METRICS: sum(metrics.get("sglang:gen_throughput", ())) or None,  # 0 once it idles
+        # 0 where it idles, or the series was over before SGLang counted
+        Source.LOADS: max((_sum("gen_throughput", ranks) for ranks in loads.seen), default=0.0) or None,
+        Source.METRICS: sum(metrics.get("sglang:gen_throughput", ())) or None,
     }
     running = {Source.LOADS: int(max(_sum("num_running_reqs", ranks) for ranks in loads.seen))} if loads.seen else {}
     return Figures(_known(lengths), running, _known(throughput))
