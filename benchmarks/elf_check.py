@@ -127,7 +127,7 @@ def abicheck(program: str, site: Path, paths: list[Path]) -> str:
     """``abicheck deps tree`` on each."""
     would_fail = 0
     for path in paths:
-        command = [program, "deps", "tree", "--search-path", site / "torch/lib", "-o", "json=-", path]
+        command = [program, "deps", "tree", "--search-path", str(site / "torch/lib"), "-o", "json=-", str(path)]
         would_fail += subprocess.run(command, capture_output=True, check=False).returncode != 0
     return f"{would_fail} of {len(paths)} objects lack something, it says"
 
@@ -135,12 +135,14 @@ def abicheck(program: str, site: Path, paths: list[Path]) -> str:
 def pyelftools(paths: list[Path]) -> str:
     """Its iteration over dynamic symbol tables."""
     from elftools.elf.elffile import ELFFile
+    from elftools.elf.sections import SymbolTableSection
 
     count = 0
     for path in paths:
         with path.open("rb") as file:
             section = ELFFile(file).get_section_by_name(".dynsym")
-            count += sum(1 for symbol in section.iter_symbols() if symbol.name) if section is not None else 0
+            if isinstance(section, SymbolTableSection):
+                count += sum(1 for symbol in section.iter_symbols() if symbol.name)
     return f"{count} symbols seen"
 
 

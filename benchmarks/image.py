@@ -220,6 +220,7 @@ def changed(bench: Bench, name: str) -> tuple[Subject, dict[str, Path]]:
 def add_module(wheel: Path, target: Path, name: str, data: bytes) -> None:
     """Write a wheel with one module more; everything else is copied as it is compressed."""
     with wheel.open("rb") as file, zipfile.ZipFile(file) as old, zipfile.ZipFile(target, "w") as new:
+        assert new.fp is not None
         for info in old.infolist():
             if info.filename.count("/") == 1 and info.filename.endswith("/RECORD"):
                 record = info.filename

@@ -82,7 +82,9 @@ class Trial:
     @property
     def covers(self) -> bool:
         """Whether the interval holds the truth."""
-        return None not in (self.truth, self.low, self.high) and self.low <= self.truth <= self.high
+        if self.truth is None or self.low is None or self.high is None:
+            return False
+        return self.low <= self.truth <= self.high
 
 
 def _law(rate: float, knee: float, *more: object, prefill: float = PREFILL) -> tuple[str, ...]:

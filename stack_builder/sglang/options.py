@@ -166,7 +166,7 @@ class _Reader:
         self, names: tuple[str, ...], keywords: dict[str, ast.expr], path: str, local: Mapping[str, object]
     ) -> Option:
         values = {key: self._value(node, path, local) for key, node in keywords.items()}
-        action, implied = self._action(keywords.get("action"), values, path)
+        action, implied = self._action(keywords.get("action"), path)
         values = {**implied, **values}
         names = _with_negation(names) if action == "boolean_optional" else names
         help_text = _text(values.get("help"))
@@ -193,7 +193,7 @@ class _Reader:
             unknown=unknown,
         )
 
-    def _action(self, node: ast.expr | None, values: Mapping[str, object], path: str) -> tuple[str, dict[str, object]]:
+    def _action(self, node: ast.expr | None, path: str) -> tuple[str, dict[str, object]]:
         """Name of an action, and the keyword values that it implies."""
         if node is None:
             return "store", {}

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from stack_builder.diagnose import catalogue
 from stack_builder.diagnose.abi import fixes, relevance
-from stack_builder.diagnose.abi.history import TorchHistory, versions_text
+from stack_builder.diagnose.abi.history import versions_text
 from stack_builder.diagnose.abi.relevance import Knowledge
 from stack_builder.diagnose.environment import cuda_wheels
 from stack_builder.diagnose.environment.facts import Distribution, Environment, MissingLibrary, MissingSymbol, Object
@@ -46,7 +46,7 @@ def _object(environment: Environment, found: Object, known: Knowledge) -> Iterat
     yield from _libraries(environment, found, known)
     yield from _versions(found)
     yield from _symbols(environment, found, known)
-    yield from _stable(environment, found, known)
+    yield from _stable(found, known)
 
 
 def _libraries(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
@@ -159,7 +159,7 @@ def _symbols(environment: Environment, found: Object, known: Knowledge) -> Itera
     for symbol in found.missing_symbols:
         if not relevance.is_own_fault(environment, found, symbol):
             continue
-        groups.setdefault(_rule_of(environment, found, symbol, known.history), []).append(symbol)
+        groups.setdefault(_rule_of(environment, found, symbol), []).append(symbol)
     for rule, symbols in sorted(groups.items()):
         match rule:
             case "ABI001" | "ABI007":
@@ -188,7 +188,7 @@ def _out_of_scope(found: Object, symbols: list[MissingSymbol]) -> Finding:
     )
 
 
-def _rule_of(environment: Environment, found: Object, symbol: MissingSymbol, history: TorchHistory) -> str:
+def _rule_of(environment: Environment, found: Object, symbol: MissingSymbol) -> str:
     if _DRIVER.fullmatch(symbol.name):
         return "ABI013"
     if _PYTHON.fullmatch(symbol.name):
@@ -292,7 +292,7 @@ def _named(symbols: list[MissingSymbol]) -> str:
     return "; ".join(names) + more
 
 
-def _stable(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
+def _stable(found: Object, known: Knowledge) -> Iterator[Finding]:
     imports = found.torch_imports
     if not imports or found.missing_symbols or not all(map(is_stable_name, imports)):
         return
