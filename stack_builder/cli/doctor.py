@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -21,19 +18,7 @@ from stack_builder.stack.gpu import Gpu
 _PACKED = ("stack", "wheels", "oci", "image")
 
 
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """A check makes a million objects and hardly a cycle; looking for cycles as often as usual takes a tenth of it."""
-    before = gc.get_threshold()
-    gc.set_threshold(50_000, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
 @in_use()
-@_few_collections()
 def command(
     target: Annotated[
         str | None,

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Protocol, Self
 
+from stack_builder.elf import ahead
 from stack_builder.elf.layout import ElfError, Identity, identify
 from stack_builder.elf.object import ElfObject, parse
 from stack_builder.errors import IntegrityError
@@ -80,6 +81,7 @@ class ObjectCache:
         if known is None:
             try:
                 known = parse(self._bytes(real), real)
+                ahead.expected(known.layout)
             except ElfError as error:
                 known = error
             self._objects[real] = known
@@ -91,6 +93,7 @@ class ObjectCache:
         if real not in self._data:
             try:
                 self._data[real] = self._open.enter_context(self.files.outline(real))
+                ahead.scattered(self._data[real])
             except ElfError:
                 raise
             except IntegrityError as error:

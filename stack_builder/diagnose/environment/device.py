@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from stack_builder.diagnose.environment.facts import DeviceCode, Object
+from stack_builder.elf.ahead import scattered
 from stack_builder.elf.fatbin import Header, count, headers
 from stack_builder.elf.layout import ElfError
 from stack_builder.trees import FileTree
@@ -31,6 +32,7 @@ def read_device_code(tree: FileTree, paths: Iterable[str], owners: Mapping[str, 
         owner = owners.get(path)
         try:
             with tree.outline(path) as data:
+                scattered(data)
                 found = count(_eased(headers(data, path)))
         except ElfError as error:
             yield DeviceCode(path, owner, unread=error.what)
