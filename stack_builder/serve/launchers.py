@@ -36,7 +36,11 @@ class Server(Protocol):
         """Whether the listener on a TCP port is this server and not another process."""
 
     def stop(self) -> tuple[int, ...]:
-        """Stop it and all its children; gives the pids that had to be killed."""
+        """Stop it and all its children; gives the pids that had to be killed.
+
+        Raises:
+            MachineError: some of it does not end, or the engine that runs it does not answer.
+        """
 
 
 class Launcher(Protocol):
@@ -146,6 +150,7 @@ class DockerServer:
     def stop(self) -> tuple[int, ...]:
         """See :class:`Server`."""
         import docker.errors
+        import requests
 
         try:
             self.container.stop(timeout=int(STOP_PATIENCE))
@@ -153,6 +158,11 @@ class DockerServer:
             self.container.remove(force=True)
         except docker.errors.NotFound:
             pass
+        except docker.errors.APIError as error:
+            where = f"container {self.container.id[:12]}"
+            raise MachineError(_engine_says(error), where=where, fix="stop the server once more") from error
+        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+            raise no_engine(error, fix="start Docker, then stop the server once more") from error
         return ()
 
     def _finish_log(self) -> None:
