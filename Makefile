@@ -8,7 +8,7 @@ STACKB := $(VENV)/bin/stackb
 STACK  ?= cu130-sglang-0.5.23
 OUT    ?= out/$(STACK)
 
-.PHONY: build test test-engine lint audit lock-dev clean
+.PHONY: build test test-engine hardening lint audit lock-dev clean
 
 build: $(VENV)/ready
 	.ci/packages build
@@ -26,6 +26,11 @@ test-engine: $(VENV)/ready
 	.ci/packages build test
 	.ci/with-engine overlay2 $(VENV)/bin/pytest -m docker tests/real
 	.ci/with-engine containerd $(VENV)/bin/pytest -m docker tests/real
+
+# Every fault and hostile input, not a sample, and docs/hardening.md written anew. Allow half an hour on two cores.
+hardening: $(VENV)/ready
+	.ci/packages build test
+	.ci/with-docker $(VENV)/bin/pytest -n 2 --exhaustive --hardening-table docs/hardening.md
 
 lint: $(VENV)/ready
 	$(VENV)/bin/ruff check .

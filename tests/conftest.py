@@ -15,6 +15,7 @@ from tests.hardening.plugin import (  # noqa: F401 - pytest finds hooks and fixt
     hardened,
     held_to_the_document,
     pytest_addoption,
+    pytest_collection_modifyitems,
     pytest_configure,
     pytest_deselected,
     pytest_runtest_makereport,

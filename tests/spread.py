@@ -22,6 +22,8 @@ TOGETHER = {
 """Files that one process gets: by what they share there."""
 APART = ("tests/real/test_sglang_releases.py",)
 """Files whose cases share something only with those of the same parameter, the release."""
+EXHAUSTIVE = tuple(f"tests/hardening/test_{name}.py" for name in ("company", "faults", "kills"))
+"""Files each case of which takes minutes where every fault is tried."""
 
 
 class Spread(LoadScopeScheduling):
@@ -29,6 +31,8 @@ class Spread(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path, _, test = nodeid.partition("::")
+        if path in EXHAUSTIVE and self.config.getoption("--exhaustive"):
+            return nodeid
         if path in APART:
             release = _RELEASE.search(test)
             return f"{path} {release[0] if release else ''}"

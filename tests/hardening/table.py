@@ -1,14 +1,16 @@
 """The table of ``docs/hardening.md``: rows that tests record, as Markdown and back.
 
 The document is the table's only form: what it says is read from it again, so that a run of some tests can renew their
-rows and keep the others, and so that a test can hold the committed rows against those of the run.
+rows and keep the others, and so that a test can hold the committed rows against those of the run. It has a section for
+each area of the product, and in it a table of its own for each test with many rows, which share its name and bound.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -16,6 +18,7 @@ DOCUMENT = ROOT / "docs" / "hardening.md"
 
 GROUPS = {
     "fetch": "every wheel in the store has its hash, the next fetch ends with the right bytes, no part is left.",
+    "lock": "either file is the old one or the new one, two that do not belong together are refused, the next lock is whole.",
     "build": "every blob has the digest that it is named by, the next build gives the same image, nothing is left.",
     "patch": "the packages are as before or as after, to the byte, and the next run completes.",
     "history": "every bench that was logged before is still read, and the next one is logged.",
@@ -32,7 +35,7 @@ GROUPS = {
     "secrets": "no planted secret stands in anything that was printed or written.",
     "docker": "the image's ID in the engine is the digest of its configuration.",
 }
-"""Groups of rows, in order, and what *survived* means in each."""
+"""Areas of the product, in order, and what *survived* means in each."""
 
 _HEAD = """\
 # Hardening
@@ -40,14 +43,18 @@ _HEAD = """\
 Faults and hostile input that the tests try, and what comes of them. The tests write this file, and compare it with
 what they have seen:
 
-    pytest tests --exhaustive --hardening-table docs/hardening.md
+    make hardening
 
 *Tried* says how many cases a test ran: "all 214" stands for each of the 214 there are, a fault at every system call
 that writes, for example; "20 of 214" for a sample. By default the tests try samples. A case counts as survived only
 if no byte was lost or wrongly trusted. In what the user sees, DIR is a folder of the test, HOST a server, HASH a digest.
 """
 _COLUMNS = ("fault or input", "tried", "survived", "exit", "the user sees", "bound that is asserted", "test")
+_SUMMARY = ("area", "faults and inputs", "cases tried", "cases survived")
 _SEPARATOR = re.compile(r"(?<!\\) \| ")
+_MANY = 6  # rows of one test and bound: they get a table without these two columns
+_SHARED = re.compile(r"(?P<bound>.*?)(?:, )?(?P<test>\[.*\]\(.*\)):")  # the line above such a table
+_LINK = re.compile(r"\[(?P<function>\w+)\]\(\.\./tests/(?P<file>[\w/.]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,31 +132,25 @@ def renewed(old: Iterable[Row], fresh: Mapping[str, Iterable[Row]]) -> list[Row]
 
 def render(rows: Iterable[Row]) -> str:
     """Give the document."""
-    rows, parts = merged(rows), [_HEAD]
-    for group, meaning in GROUPS.items():
-        lines = [_line(row) for row in rows if row.group == group]
-        if lines:
-            parts += [
-                f"\n## {group}\n\nSurvived: {meaning}\n\n",
-                _joined(_COLUMNS),
-                _joined("---" for _ in _COLUMNS),
-                *lines,
-            ]
-    tried, survived = sum(row.tried for row in rows), sum(row.survived for row in rows)
-    parts.append(f"\nIn all: {tried} cases tried, {survived} survived.\n")
-    return "".join(parts)
+    rows = merged(rows)
+    groups = {group: [row for row in rows if row.group == group] for group in GROUPS}
+    groups = {group: found for group, found in groups.items() if found}
+    return "".join([_HEAD, "\n", *_summary(groups), *(part for group in groups.items() for part in _section(*group))])
 
 
 def parse(document: str) -> list[Row]:
     """Read the rows of a document that :func:`render` gave."""
-    rows, group = [], ""
+    rows, group, shared = [], "", None
     for line in document.splitlines():
         if line.startswith("## "):
-            group = line.removeprefix("## ")
-        cells = _SEPARATOR.split(line.removeprefix("| ").removesuffix(" |"))
-        if group and line.startswith("| ") and cells[0] not in (_COLUMNS[0], "---"):
-            rows.append(_row(group, [cell.replace("\\|", "|") for cell in cells]))
-    return rows
+            group, shared = line.removeprefix("## "), None
+        elif match := _SHARED.fullmatch(line):
+            shared = match["bound"], match["test"]
+        elif group and line.startswith("| "):
+            cells = [cell.replace("\\|", "|") for cell in _SEPARATOR.split(line.removeprefix("| ").removesuffix(" |"))]
+            if cells[0] not in (_COLUMNS[0], "---"):
+                rows.append(_row(group, [*cells, *(shared or ())]))
+    return merged(rows)
 
 
 def exists(row: Row) -> bool:
@@ -159,12 +160,48 @@ def exists(row: Row) -> bool:
     return path.is_file() and f"def {function}(" in path.read_text(encoding="utf-8")
 
 
-def _line(row: Row) -> str:
+def _summary(groups: Mapping[str, list[Row]]) -> list[str]:
+    def line(name: str, rows: list[Row]) -> str:
+        return _joined((name, str(len(rows)), str(sum(r.tried for r in rows)), str(sum(r.survived for r in rows))))
+
+    lines = [line(f"[{group}](#{group})", rows) for group, rows in groups.items()]
+    return [*_header(_SUMMARY), *lines, line("in all", [row for rows in groups.values() for row in rows])]
+
+
+def _section(group: str, rows: list[Row]) -> list[str]:
+    """The rows of an area: those of tests that have few first, then a table for each of the others."""
+
+    def key(row: Row) -> tuple[str, str]:
+        return row.test, row.bound
+
+    by_test = [list(found) for _, found in groupby(sorted(rows, key=key), key=key)]
+    many = [found for found in by_test if len(found) >= _MANY]
+    few = [row for row in rows if not any(row in found for found in many)]
+    parts = [f"\n## {group}\n\nSurvived: {GROUPS[group]}\n"]
+    if few:
+        parts += ["\n", *_header(_COLUMNS), *(_joined(_cells(row)) for row in few)]
+    for found in many:
+        bound = f"{found[0].bound}, " if found[0].bound else ""
+        parts += [f"\n{bound}{_link(found[0].test)}:\n\n", *_header(_COLUMNS[:-2])]
+        parts += [_joined(_cells(row)[:-2]) for row in found]
+    return parts
+
+
+def _cells(row: Row) -> tuple[str, ...]:
     every = "all " if row.tried == row.cases else ""
     tried = f"{every}{row.tried}" if row.cases is None or every else f"{row.tried} of {row.cases}"
     code = "" if row.code is None else str(row.code)
     shown = f"`{row.shown}`" if row.shown else ""
-    return _joined((row.fault, tried, str(row.survived), code, shown, row.bound, f"`{row.test}`"))
+    return row.fault, tried, str(row.survived), code, shown, row.bound, _link(row.test)
+
+
+def _link(test: str) -> str:
+    file, _, function = test.partition("::")
+    return f"[{function}](../tests/{file})"
+
+
+def _header(columns: Sequence[str]) -> list[str]:
+    return [_joined(columns), _joined("---" for _ in columns)]
 
 
 def _joined(cells: Iterable[str]) -> str:
@@ -174,6 +211,9 @@ def _joined(cells: Iterable[str]) -> str:
 def _row(group: str, cells: list[str]) -> Row:
     fault, tried, survived, code, shown, bound, test = cells
     count, _, cases = tried.removeprefix("all ").partition(" of ")
+    link = _LINK.fullmatch(test)
+    if link is None:
+        raise ValueError(f"no test: {test}")
     return Row(
         group=group,
         fault=fault,
@@ -183,5 +223,5 @@ def _row(group: str, cells: list[str]) -> Row:
         code=int(code) if code else None,
         shown=shown.strip("`"),
         bound=bound,
-        test=test.strip("`"),
+        test=f"{link['file']}::{link['function']}",
     )

@@ -17,6 +17,15 @@ def test_a_row_reads_back(row: Row) -> None:
     assert table.parse(table.render([row])) == [row]
 
 
+@pytest.mark.parametrize("bound", ["", "10 s, 5 MiB"])
+def test_a_test_with_many_rows_is_named_once(bound: str) -> None:
+    rows = [replace(ROW, fault=str(number), bound=bound) for number in range(8)]
+    text = table.render([ROW, *rows])
+    assert text.count("test_a_row_reads_back") == 2
+    assert table.parse(text) == [*rows, ROW]
+    assert "| [fetch](#fetch) | 9 | 27 | 27 |\n| in all | 9 | 27 | 27 |\n" in text
+
+
 def test_rows_of_one_fault_add_up_and_must_agree() -> None:
     assert [(row.tried, row.cases) for row in table.merged([ROW, ROW])] == [(6, 14)]
     other = table.parse(table.render([ROW]).replace("stackb: no", "stackb: yes"))
@@ -26,8 +35,9 @@ def test_rows_of_one_fault_add_up_and_must_agree() -> None:
 
 def test_the_document_is_what_would_be_written() -> None:
     """Whether its rows are those of the tests, each file's fixtures look at (tests/hardening/plugin.py)."""
-    committed = table.parse(table.DOCUMENT.read_text(encoding="utf-8"))
-    assert committed == table.merged(committed)
+    document = table.DOCUMENT.read_text(encoding="utf-8")
+    committed = table.parse(document)
+    assert document == table.render(committed)
     assert [row.test for row in committed if not table.exists(row)] == []
 
 
