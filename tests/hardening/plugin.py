@@ -41,7 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """When the table is written, keep to the tests that have rows in it: nobody needs to know their files."""
     if config.getoption("--hardening-table"):
+        others = [item for item in items if "hardened" not in getattr(item, "fixturenames", ())]
         items[:] = [item for item in items if "hardened" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
