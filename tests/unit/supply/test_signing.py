@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from stack_builder.errors import MachineError, UsageError
 from stack_builder.supply.signing import payload, sign
-from tests.hardening.test_hostile_archives import good
-from tests.hardening.tiny import make_tiny
+from tests.unit.supply.document import commands, small  # noqa: F401 - a fixture
 
 DIGEST = "sha256:" + "ab" * 32
 
@@ -67,49 +64,16 @@ def test_only_a_digest_is_signed(tmp_path: Path) -> None:
 
 # --- docs/signing.md -------------------------------------------------------------------------------------------------
 
-STACKB = """#!/bin/sh
-# the tool on a small stack, which the document does not name
-case $1 in
-    build) shift; set -- build tiny --offline --from wheels --no-bytecode --jobs 1 --base oci:base "$@" ;;
-    verify) shift; set -- verify --offline --from wheels "$@" ;;
-    sbom) shift; set -- sbom tiny "$@" ;;
-esac
-exec "{python}" -m stack_builder "$@"
-"""
-# Stands in for what cannot be had here: it takes the call that the document shows, and signs with openssl.
-COSIGN = """#!/bin/sh
-[ "$*" = "sign-blob --key cosign.key -" ] || [ "$*" = "sign-blob --yes -" ] || exit 9
-exec openssl dgst -sha256 -sign key.pem
-"""
-ELSEWHERE = ("stackb push", "cosign ", "registry.example", "make audit")  # tests/real/test_registry.py, test_audit.py
+# what other tests run: tests/real/test_cosign.py, test_registry.py, test_audit.py
+ELSEWHERE = ("make audit",)
+COSIGN = "cosign, offline"
 
 
-def commands() -> list[str]:
-    """The commands that the document shows, in its order."""
-    text = (Path(__file__).parents[3] / "docs" / "signing.md").read_text(encoding="utf-8")
-    lines = [line[4:] for line in text.replace("\\\n", "").splitlines() if line.startswith("    ")]
-    return [line.partition(" #")[0].strip() for line in lines]
-
-
-@pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder where the document's ``stackb`` is this one, on a stack of one wheel."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    make_tiny(tmp_path, good())
-    (tmp_path / "bin").mkdir()
-    for name, text in {"stackb": STACKB.format(python=sys.executable), "cosign": COSIGN}.items():
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_the_commands_of_the_document_do_what_it_says(small: Path) -> None:
-    ran = [line for line in commands() if not line.startswith(ELSEWHERE)]
+def test_the_commands_of_the_document_do_what_it_says(small: Path) -> None:  # noqa: F811
+    shown = [line for heading, lines in commands().items() for line in lines if heading != COSIGN]
+    ran = [line for line in shown if not line.startswith(ELSEWHERE)]
     assert [line.split()[0] for line in ran] == [
-        "openssl", "openssl", "stackb", "python3", "openssl", "stackb", "stackb", "stackb", "stackb", "stackb"
+        "openssl", "openssl", "stackb", "python3", "openssl", "stackb", "stackb", "stackb"
     ]  # fmt: skip
     said = {}
     for line in ran:
@@ -124,5 +88,5 @@ def test_the_commands_of_the_document_do_what_it_says(small: Path) -> None:
 
 
 def test_the_commands_that_are_not_run_here_are_at_least_bash() -> None:
-    for line in commands():
+    for line in commands()[COSIGN]:
         subprocess.run(["bash", "-n", "-c", line], check=True)
