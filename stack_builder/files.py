@@ -91,11 +91,18 @@ def sweep(folder: Path, pattern: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with all that can be removed of it."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
+    """Remove a file, a link, or a folder with all that can be removed of it.
+
+    A folder loses its name first: whoever looks for it finds all of it or nothing, also when this is killed half-way.
+    """
+    if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
+        return
+    doomed = Path(tempfile.mkdtemp(prefix=".gone-", suffix=".part", dir=path.parent))
+    try:
+        path.replace(doomed)
+    finally:
+        shutil.rmtree(doomed, ignore_errors=True)
 
 
 @contextmanager

@@ -25,16 +25,19 @@ def collect(since: float) -> Needs:
     Args:
         since: an image that was built before, from a lock that no longer is one, needs nothing any more; seconds
             since the epoch.
+
+    Raises:
+        OSError: a lock or receipt cannot be read, so that it is not known what it needs.
     """
     needs: Needs = defaultdict(set)
     known = set()
     for place in stacks.known():
-        with suppress(StackbError, OSError):
+        with suppress(StackbError, FileNotFoundError):
             lock = locks.load(place)
             known.add(lock.sha256)
             _add_lock(needs, lock, place)
     for path in (resources.cache() / "receipts").glob("*.json"):
-        with suppress(StackbError, OSError):
+        with suppress(StackbError, FileNotFoundError):
             receipt = receipts.load(path)
             if receipt.lock_sha256 in known or path.stat().st_mtime >= since:
                 _add_receipt(needs, receipt, path)

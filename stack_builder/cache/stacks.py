@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stack_builder import resources
-from stack_builder.files import atomic_write
+from stack_builder.files import atomic_write, named
 from stack_builder.stack import spec as specs
 
 
@@ -22,11 +22,16 @@ def remember(stack: Path) -> None:
 
 
 def known() -> Iterator[Path]:
-    """Yield the folders of the stacks that ship with the tool, and of those noted that are still there."""
+    """Yield the folders of the stacks that ship with the tool, and of those noted that are still there.
+
+    Raises:
+        OSError: a note or a folder cannot be looked at.
+    """
     yield from (resources.lockfiles() / name for name in specs.available())
     for path in (resources.cache() / "stacks").glob("[0-9a-f]*"):
-        with suppress(OSError, UnicodeDecodeError):
-            place = Path(path.read_text(encoding="utf-8").strip())
+        with suppress(FileNotFoundError, UnicodeDecodeError):
+            with named(path):
+                place = Path(path.read_text(encoding="utf-8").strip())
             if (place / "stack.toml").is_file():
                 yield place
 

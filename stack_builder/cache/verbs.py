@@ -112,13 +112,14 @@ def prune(*, days: float = DAYS, everything: bool = False, dry_run: bool = False
 
     Raises:
         MachineError: another command uses the cache.
+        OSError: something cannot be read that says what is needed; nothing was removed then.
     """
     cache = resources.cache()
     if not cache.is_dir():
         return []
     since = _since(days)
     with alone():
-        needs = collect(since)
+        needs = {} if everything else collect(since)
         gone = [
             i for i in content.items(cache) if everything or not (needs.get((i.kind.name, i.key)) or i.used > since)
         ]

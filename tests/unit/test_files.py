@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stack_builder.files import atomic_write, atomic_writer, claimed_file, claimed_folder, sweep
+from stack_builder.files import atomic_write, atomic_writer, claimed_file, claimed_folder, remove, sweep
 
 
 def test_replaces_content_and_sets_the_mode(tmp_path: Path) -> None:
@@ -84,3 +84,20 @@ def test_what_is_swept_before_it_is_claimed_is_made_again(tmp_path: Path, monkey
         assert folder.is_dir()
     assert len(swept) == 2
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_that_is_being_removed_has_no_name_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "base"
+    (folder / "root").mkdir(parents=True)
+
+    def interrupted(path: Path, **_: object) -> None:
+        assert (path / "root").is_dir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shutil.rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        remove(folder)
+    assert not folder.exists()
+    monkeypatch.undo()
+    sweep(tmp_path, ".*.part")
+    assert list(tmp_path.iterdir()) == []
