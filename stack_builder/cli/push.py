@@ -10,7 +10,7 @@ import typer
 from stack_builder import progress
 from stack_builder.cli.output import write
 from stack_builder.registry.reference import parse
-from stack_builder.registry.verbs import push
+from stack_builder.registry.verbs import JOBS, push
 
 
 def command(
@@ -20,6 +20,7 @@ def command(
         str | None,
         typer.Option(metavar="NAME", help="Another repository there: blobs that it has need not travel."),
     ] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=32, help="Blobs at a time.")] = JOBS,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Speak plain HTTP with a registry that is not on this machine.")
     ] = False,
@@ -30,7 +31,7 @@ def command(
     image's name by digest.
     """
     said = progress.for_terminal()
-    moved = push(image, parse(reference), said, insecure=insecure, mount_from=mount_from)
+    moved = push(image, parse(reference), said, insecure=insecure, mount_from=mount_from, jobs=jobs)
     size = progress.amount_text(moved.bytes, "bytes")
     mounted = f", {moved.mounted} taken from {mount_from}" if mount_from else ""
     said.note(f"{len(moved.travelled)} of {moved.blobs} blobs sent, {size}{mounted}")

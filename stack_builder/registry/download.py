@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from stack_builder.errors import IntegrityError
-from stack_builder.files import fsync_directory
+from stack_builder.files import fsync_directory, named
 from stack_builder.progress import Task
 from stack_builder.registry.manifest import Descriptor
 from stack_builder.registry.session import Session
@@ -90,7 +90,7 @@ class _Download:
             position = (
                 self._position(answer.headers.get("content-range"), start) if answer.status_code == _PARTIAL else 0
             )
-            with self._part.open("r+b") as file:
+            with named(self._part), self._part.open("r+b") as file:
                 file.seek(position)
                 file.truncate()
                 self._task.advance(position - start)
@@ -124,5 +124,5 @@ class _Download:
 
 
 def _hash(path: Path) -> hashlib._Hash:
-    with path.open("rb") as file:
+    with named(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from stack_builder.errors import IntegrityError, UsageError
-from stack_builder.files import atomic_write
+from stack_builder.files import atomic_write, named
 from stack_builder.registry import manifest as manifests
 from stack_builder.registry.manifest import Descriptor, Manifest
 from stack_builder.registry.reference import Reference
@@ -31,7 +31,7 @@ class Place:
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Yield the bytes from ``start`` up to ``stop``, at most :data:`CHUNK` at a time."""
         left = (self.size if stop is None else min(stop, self.size)) - start
-        with self.path.open("rb") as file:
+        with named(self.path), self.path.open("rb") as file:
             file.seek(self.offset + start)
             while left > 0:
                 data = file.read(min(CHUNK, left))

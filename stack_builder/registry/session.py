@@ -16,7 +16,15 @@ from stack_builder import __version__
 from stack_builder.errors import IntegrityError, MachineError
 from stack_builder.registry.credentials import Credentials, find
 from stack_builder.registry.reference import Reference
-from stack_builder.wheels.http import MAX_PAUSE, MAX_REDIRECTS, TRANSIENT_STATUS, TransientError, describe, redact
+from stack_builder.wheels.http import (
+    MAX_PAUSE,
+    MAX_REDIRECTS,
+    TRANSIENT_STATUS,
+    TransientError,
+    describe,
+    redact,
+    trust,
+)
 from stack_builder.wheels.pace import pace
 
 T = TypeVar("T")
@@ -46,7 +54,8 @@ class Session:
         plain = reference.loopback or insecure
         self.root = httpx.URL(f"{'http' if plain else 'https'}://{reference.host}/v2/")
         agent = {"User-Agent": f"stackb/{__version__}", "Accept-Encoding": "identity"}
-        self._client = pace(httpx.Client(timeout=httpx.Timeout(STALL, connect=15.0, pool=None), headers=agent))
+        timeout = httpx.Timeout(STALL, connect=15.0, pool=None)
+        self._client = pace(httpx.Client(timeout=timeout, headers=agent, verify=trust()))
         self._host = reference.host
         self._authorization: str | None = None
         self._credentials: Credentials | None = None

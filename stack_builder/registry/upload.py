@@ -1,26 +1,22 @@
 """One blob to a registry: in chunks, so that what arrived before a break need not travel again.
 
-Distribution-spec 1.1, "Pushing a blob in chunks". Where an upload stands is kept in the cache, so that the next run of
-the tool goes on with it, too. A registry that has lost it, or is in doubt, gets the blob from the beginning.
+Distribution-spec 1.1, "Pushing a blob in chunks". The next run of the tool goes on where an upload stands, too (see
+:mod:`~stack_builder.registry.standing`). A registry that has lost it, or is in doubt, gets the blob from the beginning.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx
 
-from stack_builder import resources
 from stack_builder.errors import IntegrityError, MachineError
-from stack_builder.files import atomic_write
 from stack_builder.progress import Task
 from stack_builder.registry.layout import Place
 from stack_builder.registry.manifest import Descriptor
 from stack_builder.registry.session import Session
+from stack_builder.registry.standing import Standing, claimed
 
 CHUNK_BYTES = 32 << 20  # of one PATCH; it is read and sent a mebibyte at a time
 _MAX_CHUNK = 1 << 30  # bytes, whatever a registry says is its least
@@ -46,6 +42,7 @@ class Uploader:
 
     def __init__(self, session: Session, name: str, *, mount_from: str | None = None, chunk: int = CHUNK_BYTES) -> None:
         self._session, self._name, self._mount_from, self._chunk = session, name, mount_from, chunk
+        self._opened: dict[str, httpx.URL] = {}
 
     def present(self, blob: Descriptor) -> bool:
         """Ask whether the repository has a blob.
@@ -72,15 +69,23 @@ class Uploader:
         url = self._uploads().copy_merge_params(query)
         answer = self._session.retry(lambda: self._session.ask("POST", url, (_CREATED, _ACCEPTED)))
         if answer.status_code == _ACCEPTED:  # it has it not, and has opened an upload in its place
-            self._remember(blob, self._session.location(answer))
+            self._opened[blob.digest] = self._session.location(answer)
         return answer.status_code == _CREATED
 
     def upload(self, blob: Descriptor, place: Place, task: Task) -> None:
-        """Send a blob whose bytes have been checked.
+        """Send a blob whose bytes have been checked. Of two processes that want to, one waits and sends nothing then.
 
         Raises:
             MachineError: the registry refuses it, or does not answer.
         """
+        key = f"{self._session.root} {self._name} {blob.digest}"
+        with claimed(key, lambda: task.advance(0)) as standing:
+            if standing.waited and self.present(blob):
+                task.advance(blob.size)
+            else:
+                self._send(blob, place, task, standing)
+
+    def _send(self, blob: Descriptor, place: Place, task: Task, standing: Standing) -> None:
         counted = 0
 
         def count(sent: int) -> None:
@@ -92,19 +97,20 @@ class Uploader:
             reason = ""
             for _ in range(_TRIES):
                 try:
-                    self._upload(blob, place, count, task)
+                    self._upload(blob, place, count, task, standing)
                 except _LostError as error:
-                    self._state(blob).unlink(missing_ok=True)
+                    standing.forget()
                     reason = str(error)
                 else:
                     return
             raise MachineError(f"the registry does not take blob {blob.digest} ({reason})", where=self._session.where)
 
         self._session.retry(once, lambda: counted)
-        self._state(blob).unlink(missing_ok=True)
 
-    def _upload(self, blob: Descriptor, place: Place, count: Callable[[int], None], task: Task) -> None:
-        location, done, chunk = self._open(blob)
+    def _upload(
+        self, blob: Descriptor, place: Place, count: Callable[[int], None], task: Task, standing: Standing
+    ) -> None:
+        location, done, chunk = self._open(blob, standing)
         count(done)
         while done < blob.size:
             stop = min(done + chunk, blob.size)
@@ -119,20 +125,26 @@ class Uploader:
             location, done = self._next(answer), stop
             if _last(answer) != done - 1:
                 raise _LostError("it says that other bytes have arrived than were sent")
-            self._remember(blob, location)
+            standing.remember(location)
             count(done)
         self._close(blob, location)
 
-    def _open(self, blob: Descriptor) -> tuple[httpx.URL, int, int]:
+    def _open(self, blob: Descriptor, standing: Standing) -> tuple[httpx.URL, int, int]:
         """Take up an upload or begin one; gives its address, the bytes that have arrived, and the size of chunks."""
-        if (kept := self._recall(blob)) is not None:
+        if (kept := standing.recall(self._session.root)) is not None:
             answer = self._session.ask("GET", kept, (_NO_CONTENT, *_LOST))
             location, last = self._next(answer), _last(answer)
             return location, last + 1 if last else 0, self._chunk
-        answer = self._session.ask("POST", self._uploads(), (_ACCEPTED,), headers={"Content-Length": "0"})
-        least = answer.headers.get("oci-chunk-min-length", "")
-        chunk = max(self._chunk, min(int(least), _MAX_CHUNK)) if least.isdecimal() else self._chunk
-        return self._session.location(answer), 0, chunk
+        chunk = self._chunk
+        if blob.digest in self._opened:
+            location = self._opened.pop(blob.digest)
+        else:
+            answer = self._session.ask("POST", self._uploads(), (_ACCEPTED,), headers={"Content-Length": "0"})
+            least = answer.headers.get("oci-chunk-min-length", "")
+            chunk = max(chunk, min(int(least), _MAX_CHUNK)) if least.isdecimal() else chunk
+            location = self._session.location(answer)
+        standing.remember(location)  # or a kill from here on would leave the registry with half an upload
+        return location, 0, chunk
 
     def _close(self, blob: Descriptor, location: httpx.URL) -> None:
         url = location.copy_merge_params({"digest": blob.digest})
@@ -146,22 +158,6 @@ class Uploader:
 
     def _uploads(self) -> httpx.URL:
         return self._session.url(f"{self._name}/blobs/uploads/")
-
-    # --- where an upload stands ------------------------------------------------------------------------------------
-
-    def _state(self, blob: Descriptor) -> Path:
-        key = hashlib.sha256(f"{self._session.root} {self._name} {blob.digest}".encode()).hexdigest()
-        return resources.cache() / "uploads" / f"{key}.json"
-
-    def _remember(self, blob: Descriptor, location: httpx.URL) -> None:
-        atomic_write(self._state(blob), json.dumps({"location": str(location)}), mode=0o600)
-
-    def _recall(self, blob: Descriptor) -> httpx.URL | None:
-        try:
-            kept = httpx.URL(json.loads(self._state(blob).read_bytes())["location"])
-        except (OSError, ValueError, KeyError, TypeError, httpx.InvalidURL):
-            return None
-        return kept if (kept.scheme, kept.netloc) == (self._session.root.scheme, self._session.root.netloc) else None
 
 
 def _watched(chunks: Iterator[bytes], task: Task) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stack_builder.errors import IntegrityError, MachineError, UsageError
+from stack_builder.files import sweep
 from stack_builder.progress import Progress, Task, amount_text
 from stack_builder.registry import download, layout
 from stack_builder.registry import manifest as manifests
@@ -144,6 +145,7 @@ def _pull(
 
         _each(bring, manifest.blobs, jobs, task)
     layout.finish(folder, manifest, reference)
+    sweep(blobs, ".*.part")  # blobs of another image, of a pull that was killed
     travelled = tuple(sorted(blob.digest for blob in fetched))
     name = reference.by_digest(manifest.digest)
     return Moved(name, manifest.digest, len(manifest.blobs), travelled, _total(fetched))

@@ -79,7 +79,7 @@ class Http:
         timeout = httpx.Timeout(stall, connect=min(CONNECT_TIMEOUT, stall), pool=None)
         agent = {"User-Agent": f"stackb/{__version__}", "Accept-Encoding": "identity"}
         self._client = pace(
-            httpx.Client(timeout=timeout, headers=agent, verify=_trust(), limits=httpx.Limits(max_connections=64))
+            httpx.Client(timeout=timeout, headers=agent, verify=trust(), limits=httpx.Limits(max_connections=64))
         )
         self._attempts = attempts
         self._sleep = sleep
@@ -229,6 +229,24 @@ class Backoff:
         self._sleep(min(pause, MAX_PAUSE))
 
 
+def trust() -> ssl.SSLContext | bool:
+    """The certificate authorities that the user's other installers trust; httpx's own default if none is named.
+
+    Raises:
+        MachineError: what is named holds none.
+    """
+    for variable in _CA_VARIABLES:
+        if (path := os.environ.get(variable)) and Path(path).exists():
+            try:
+                if Path(path).is_dir():
+                    return ssl.create_default_context(capath=path)
+                return ssl.create_default_context(cafile=path)
+            except (ssl.SSLError, OSError) as error:
+                what = f"{variable} names it, but it holds no certificates that can be read"
+                raise MachineError(what, where=path, fix=f"correct {variable} or unset it") from error
+    return True
+
+
 def redact(url: str) -> str:
     """Give a URL fit for a message: without user, password, query (signed addresses) and fragment."""
     parts = urlsplit(url)
@@ -269,16 +287,6 @@ def _check_status(response: httpx.Response, url: str) -> None:
 
 def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
-
-
-def _trust() -> ssl.SSLContext | bool:
-    """The certificate authorities that the user's other installers trust; httpx's own default if none is named."""
-    for variable in _CA_VARIABLES:
-        if (path := os.environ.get(variable)) and Path(path).exists():
-            if Path(path).is_dir():
-                return ssl.create_default_context(capath=path)
-            return ssl.create_default_context(cafile=path)
-    return True
 
 
 def _read_netrc() -> netrc | None:

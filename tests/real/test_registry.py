@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,15 +31,15 @@ from stack_builder.registry import session
 from stack_builder.registry.reference import parse
 from stack_builder.registry.verbs import Moved, pull, push
 from stack_builder.stack.receipt import LayerRecord
-from tests import ports
 from tests.hardening.plugin import Recorder
+from tests.registry import needs_registry, serving, stored
 
 MIB = 1 << 20
 # user and password as Apache's htpasswd writes them (bcrypt)
 _USERS = "tester:$2b$04$A/uYpdk9Pp7mwXp6fxWPOu12JVrnntGs78hklTOzMp1t9h8O7N4zi\n"
 _PASSWORD = "open sesame"
 
-pytestmark = pytest.mark.skipif(shutil.which("docker-registry") is None, reason="docker-registry is not installed")
+pytestmark = needs_registry
 
 
 @pytest.fixture(autouse=True)
@@ -50,37 +49,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
 
 
-@contextlib.contextmanager
-def _registry(folder: Path, users: str | None = None) -> Iterator[int]:
-    folder.mkdir()
-    port = ports.free()
-    auth = ""
-    if users:
-        (folder / "users").write_text(users)
-        auth = f"auth: {{htpasswd: {{realm: here, path: {folder}/users}}}}\n"
-    (folder / "config.yml").write_text(
-        "version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\n"
-        f"storage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
-        f"http: {{addr: '127.0.0.1:{port}', relativeurls: true}}\n{auth}"
-    )
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(["docker-registry", "serve", folder / "config.yml"], stdout=log, stderr=log)
-    try:
-        for _ in range(200):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            assert process.poll() is None, (folder / "log").read_text()
-            time.sleep(0.05)
-        yield port
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[int]:
     """Port of a registry without accounts."""
-    with _registry(tmp_path / "registry") as port:
+    with serving(tmp_path / "registry") as port:
         yield port
 
 
@@ -201,18 +173,16 @@ def test_the_registry_itself_counts_what_a_changed_pin_costs(registry: int, tmp_
     first, _, _ = _image(tmp_path / "a", ("torch", 6 * MIB), ("kernels", 4 * MIB), ("tqdm 1", MIB))
     second, digest, layers = _image(tmp_path / "b", ("torch", 6 * MIB), ("kernels", 4 * MIB), ("tqdm 2", MIB))
     _push(first, registry)
-    before = _stored(tmp_path / "registry")
+    before = _sizes(tmp_path / "registry")
     _push(second, registry)
     manifest = _files(second)[digest.removeprefix("sha256:")]
     changed = layers[2].size + json.loads(manifest)["config"]["size"] + len(manifest)
-    assert sum(_stored(tmp_path / "registry").values()) - sum(before.values()) == changed
+    assert sum(_sizes(tmp_path / "registry").values()) - sum(before.values()) == changed
     assert not list((tmp_path / "registry" / "data").rglob("_uploads/*/data"))
 
 
-def _stored(folder: Path) -> dict[str, int]:
-    """Size of each blob that a registry keeps, by digest (distribution's storage layout)."""
-    blobs = folder / "data" / "docker" / "registry" / "v2" / "blobs"
-    return {path.parent.name: path.stat().st_size for path in blobs.rglob("data")}
+def _sizes(folder: Path) -> dict[str, int]:
+    return {digest: path.stat().st_size for digest, path in stored(folder).items()}
 
 
 def test_a_pull_fetches_only_what_is_not_there(registry: int, tmp_path: Path) -> None:
@@ -294,7 +264,7 @@ def test_a_damaged_blob_does_not_leave_the_machine(registry: int, tmp_path: Path
 @pytest.mark.parametrize("password", [_PASSWORD, "wrong-sesame", None])
 def test_accounts(tmp_path: Path, password: str | None) -> None:
     image, digest, _ = _image(tmp_path / "a", ("one", MIB))
-    with _registry(tmp_path / "registry", _USERS) as port:
+    with serving(tmp_path / "registry", _USERS) as port:
         if password is not None:
             auth = base64.b64encode(f"tester:{password}".encode()).decode()
             (tmp_path / "docker").mkdir()
