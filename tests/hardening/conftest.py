@@ -18,12 +18,15 @@ from stack_builder.bench import history
 from stack_builder.bench.results import read
 from stack_builder.diagnose.patches.site import JOURNAL
 from tests.hardening.faulty import Faulty, Host
+from tests.hardening.keeping import locking, pruning  # noqa: F401 - fixtures
+from tests.hardening.moving import pulling, pushing, registry  # noqa: F401 - fixtures
 from tests.hardening.scenes import Scene, right_blobs, right_wheels
 from tests.hardening.tiny import tiny  # noqa: F401 - a fixture
 from tests.hardening.web import server  # noqa: F401 - a fixture
 from tests.unit.bench.test_history import FOUNDING, GUIDELLM
 from tests.unit.image.conftest import base_layout, kit, make_wheel  # noqa: F401 - fixtures
 from tests.unit.patch.conftest import FILES, HEAD, TABLE_PATCH, WRAPPER_PATCH, record_of, tree
+from tests.unit.resolve.conftest import serve_index  # noqa: F401 - a fixture
 from tests.unit.serve.conftest import port, serve, stack, venv  # noqa: F401 - fixtures
 from tests.unit.wheels.conftest import index_server, stack_folder  # noqa: F401 - fixtures
 
@@ -136,10 +139,24 @@ def importing(faulty: Faulty) -> Scene:
     return Scene(faulty, ("history", "--import", new), trusted, logged)
 
 
-@pytest.fixture(params=["fetch", "build layout", "build archive.tar", "patch apply", "patch revert", "history"])
+SCENES = {
+    "fetch": ("fetching",),
+    "lock": ("locking",),
+    "build layout": ("building", "layout"),
+    "build archive.tar": ("building", "archive.tar"),
+    "patch apply": ("patching", "apply"),
+    "patch revert": ("patching", "revert"),
+    "history": ("importing",),
+    "cache prune": ("pruning",),
+    "pull": ("pulling",),
+    "push": ("pushing",),
+}
+"""The fixture of each command, and what it is called with."""
+
+
+@pytest.fixture(params=SCENES)
 def scene(request: pytest.FixtureRequest) -> Scene:
     """Each of them in turn; its test's parameter names it."""
-    verb, _, argument = request.param.partition(" ")
-    name = {"fetch": "fetching", "build": "building", "patch": "patching", "history": "importing"}[verb]
+    name, *arguments = SCENES[request.param]
     made = request.getfixturevalue(name)
-    return made(argument) if argument else made
+    return made(*arguments) if arguments else made

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-MODULES = ("fetch", "build", "patch", "history", "verify")
+MODULES = ("fetch", "lock", "build", "patch", "history", "verify", "cache", "pull", "push")
 
 
 def main() -> None:

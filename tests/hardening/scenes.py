@@ -48,8 +48,8 @@ class Scene:
 
     def ended(self) -> None:
         """Check that all is as after an undisturbed run, and no more."""
-        self._trusted()
         assert self._state(self.faulty.folder) == self._end
+        self._trusted()
 
     def survives(self, mode: Mode, at: int = 0, error: int = 0) -> Done:
         """Run it with a fault, and once more without: that must end as an undisturbed run does, leaving no more.
@@ -70,6 +70,12 @@ class Scene:
         return done
 
 
+def area(command: str) -> str:
+    """The group of the table that a scene's rows belong to."""
+    verb = command.split()[0]
+    return "registries" if verb in ("pull", "push") else verb
+
+
 def snapshot(folder: Path) -> dict[str, str]:
     """All files and folders below one, with what they hold; the notes on layers hold times, which do not count."""
     return {
@@ -82,8 +88,8 @@ def snapshot(folder: Path) -> dict[str, str]:
 
 
 def right_wheels(cache: Path) -> None:
-    """Check that no wheel of a store is another than its place says."""
-    for path in (cache / "wheels").rglob("*.whl"):
+    """Check that no wheel of a store is another than its place says; what is being removed has a dot in front."""
+    for path in (cache / "wheels").rglob("[!.]*/*.whl"):
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.parent.name, path
 
 

@@ -18,23 +18,23 @@ import pytest
 from stack_builder.serve.processes import listener
 from tests.hardening.faulty import Faulty, Host, Mode
 from tests.hardening.plugin import Recorder, Sample
-from tests.hardening.scenes import BOUND, Scene
+from tests.hardening.scenes import BOUND, Scene, area
 from tests.hardening.test_faults import HEARD, told
 from tests.unit.serve.conftest import Serve
 
-SCENES = ["fetch", "build layout", "patch apply", "history"]
+SCENES = ["fetch", "lock", "build layout", "patch apply", "history", "cache prune", "pull", "push"]
 
 
 @pytest.mark.parametrize("count", [2, 8])
-@pytest.mark.parametrize("scene", ["fetch", "build layout"], indirect=True)
+@pytest.mark.parametrize("scene", ["fetch", "build layout", "pull", "push"], indirect=True)
 def test_at_once_on_one_store(scene: Scene, count: int, request: pytest.FixtureRequest, hardened: Recorder) -> None:
     scene.begin()
     done = scene.faulty.together([scene.argv] * count)
     assert [one.code for one in done] == [0] * count, done
-    assert len({tuple(one.out.splitlines()[:1]) for one in done}) == 1  # of a build: the image's digest
+    assert len({tuple(one.out.splitlines()[:1]) for one in done}) == 1  # of a build, a pull, a push: the image's digest
     scene.ended()
     command = request.node.callspec.params["scene"]
-    hardened(command.split()[0], f"{count} processes at once on one store: {command}", tried=count, survived=count)
+    hardened(area(command), f"{count} processes at once on one store: {command}", tried=count, survived=count)
 
 
 @pytest.mark.parametrize("scene", SCENES, indirect=True)
@@ -42,7 +42,7 @@ def test_a_clock_that_jumps(scene: Scene, request: pytest.FixtureRequest, harden
     assert scene.survives(Mode.CLOCK).code == 0
     scene.ended()
     command = request.node.callspec.params["scene"]
-    hardened(command.split()[0], f"the clock jumps a day ahead and back at every look: {command}", bound=BOUND)
+    hardened(area(command), f"the clock jumps a day ahead and back at every look: {command}", bound=BOUND)
 
 
 @pytest.mark.parametrize("scene", SCENES, indirect=True)
@@ -53,7 +53,7 @@ def test_nothing_can_be_written(scene: Scene, request: pytest.FixtureRequest, ha
     assert scene.run().code == 0
     scene.ended()
     command = request.node.callspec.params["scene"]
-    hardened(command.split()[0], f"read-only file system: {command}", code=3, shown=line)
+    hardened(area(command), f"read-only file system: {command}", code=3, shown=line)
 
 
 @pytest.mark.parametrize("scene", ["fetch"], indirect=True)
@@ -80,7 +80,7 @@ def test_reads(
     reads = scene.run(Mode.READ_FAIL, -1).seen
     if mode is Mode.READ_SHORT:
         assert scene.survives(mode).code == 0
-        hardened(command.split()[0], f"{what}: {command}", bound=BOUND)
+        hardened(area(command), f"{what}: {command}", bound=BOUND)
         return
     numbers = sample(reads, 2)
     for number in numbers:
@@ -89,7 +89,7 @@ def test_reads(
             told(done, errno.EIO)
     shown = f"stackb: PATH: {HEARD[errno.EIO]}"
     hardened(
-        command.split()[0],
+        area(command),
         f"{what}: {command}",
         tried=len(numbers),
         survived=len(numbers),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.hardening.faulty import Done, Mode
 from tests.hardening.plugin import Recorder, Sample
-from tests.hardening.scenes import BOUND, Scene
+from tests.hardening.scenes import BOUND, Scene, area
 
 SAMPLE = 2  # calls of each command and fault, unless all are asked for
 
@@ -25,7 +25,10 @@ def told(done: Done, error: int) -> str:
     """Check the line of a failed run; give it without the place, which depends on the call that failed."""
     assert done.code == 3, done
     place, _, rest = done.line.removeprefix("stackb: ").rpartition(": ")
-    assert place.startswith(("/", "venv", "layout", "archive", "demo", "tool")) or error == errno.EIO, done.line
+    assert (
+        place.startswith(("/", "venv", "layout", "archive", "demo", "tool", "image", "new", "stack"))
+        or error == errno.EIO
+    ), done.line
     assert rest == HEARD[error] or rest.endswith(AFTER_COMMIT), done.line
     return f"stackb: PATH: {HEARD[error]}"
 
@@ -51,8 +54,8 @@ def test_a_disk_that_fails(
         if done.code:  # some calls may fail: what they do is only kept for the next run
             told(done, error)
     hardened(
-        command.split()[0],
-        f"{what} a system call that changes a file: {command}",
+        area(command),
+        f"{what} a system call that writes: {command}",
         tried=len(numbers),
         survived=len(numbers),
         cases=scene.cases,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.hardening.faulty import Mode
 from tests.hardening.plugin import Recorder, Sample
-from tests.hardening.scenes import BOUND, Scene
+from tests.hardening.scenes import BOUND, Scene, area
 
 SAMPLE = 3  # calls of each command and kind, unless all are asked for
 
@@ -15,7 +15,7 @@ SAMPLE = 3  # calls of each command and kind, unless all are asked for
 @pytest.mark.parametrize(
     ("mode", "what"),
     [
-        (Mode.KILL, "SIGKILL before a system call that changes a file"),
+        (Mode.KILL, "SIGKILL before a system call that writes"),
         (Mode.TEAR, "SIGKILL after half of a write"),
     ],
     ids=["before", "half-way"],
@@ -28,7 +28,7 @@ def test_a_killed_command_leaves_nothing_wrong(
     for number in numbers:
         scene.survives(mode, number)
     hardened(
-        command.split()[0],
+        area(command),
         f"{what}: {command}",
         tried=len(numbers),
         survived=len(numbers),
