@@ -22,7 +22,7 @@ from tests.hardening.scenes import BOUND, Scene, area
 from tests.hardening.test_faults import HEARD, told
 from tests.unit.serve.conftest import Serve
 
-SCENES = ["fetch", "lock", "build layout", "patch apply", "history", "cache prune", "pull", "push"]
+SCENES = ["fetch", "build layout", "patch apply", "history", "cache prune", "pull", "push"]
 
 
 @pytest.mark.parametrize("count", [2, 8])
