@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from stack_builder.diagnose import catalogue
@@ -49,6 +50,10 @@ def explain(stream: BinaryIO, name: str) -> Report:
     ranked = rank(matches, told)
     facts = _facts(sifted, told, shown)
     target = Target("log", name)
+    if ranked and _in_passing(ranked[0], told):
+        reason = "the exception that ended the process is not known, and only warnings are"
+        findings = (_unknown(told, sifted), *_others(ranked, told))
+        return Report(target, findings, (catalogue.skipped("LOG001", reason),), facts)
     if ranked:
         why_not = () if ranked[0].cause else (catalogue.skipped("LOG001", "the text names a symptom alone"),)
         return Report(target, tuple(_findings(ranked, told)), why_not, facts)
@@ -61,13 +66,15 @@ def explain(stream: BinaryIO, name: str) -> Report:
 def _findings(ranked: list[Ranked], told: story.Story) -> list[Finding]:
     first, *others = ranked
     close = [other.cause for other in others if other.cause and first.score - other.score <= _CLOSE]
-    found = [_first(first, first.cause, close, told) if first.cause else _symptom(first, close, told)]
-    for other in others[:MAX_OTHERS]:
-        if other.cause is None:
-            continue
-        pattern = other.best.pattern
-        found.append(
-            catalogue.finding(
+    leading = _first(first, first.cause, close, told) if first.cause else _symptom(first, close, told)
+    return [leading, *_others(others, told)]
+
+
+def _others(ranked: list[Ranked], told: story.Story) -> Iterator[Finding]:
+    for other in ranked[:MAX_OTHERS]:
+        if other.cause is not None:
+            pattern = other.best.pattern
+            yield catalogue.finding(
                 "LOG002",
                 title=f"Also fits the text, less well: {catalogue.causes()[other.cause]}",
                 cause=other.cause,
@@ -75,8 +82,6 @@ def _findings(ranked: list[Ranked], told: story.Story) -> list[Finding]:
                 evidence={"pattern": pattern.id, "lines": _lines(other.matches, told)},
                 fix=pattern.fix[:1],
             )
-        )
-    return found
 
 
 def _first(ranked: Ranked, cause: str, close: list[str], told: story.Story) -> Finding:
@@ -135,6 +140,12 @@ def _unexplained(ranked: Ranked, told: story.Story) -> Json | None:
     if not fatal or any(one.start - _ABOVE <= match.index < one.end for one in fatal for match in ranked.matches):
         return None
     return _line(told.lines[fatal[-1].start])
+
+
+def _in_passing(ranked: Ranked, told: story.Story) -> bool:
+    """Whether a cause rests on warnings alone while something else, which nothing is known of, ended the process."""
+    lines = [told.lines[match.index].text for match in ranked.matches]
+    return _unexplained(ranked, told) is not None and all(story.warned(line) or story.ignored(line) for line in lines)
 
 
 def _unknown(told: story.Story, sifted: Sifted) -> Finding:

@@ -170,6 +170,30 @@ def test_what_else_the_text_shows_stands_behind_the_symptom_that_ended_it() -> N
     assert (first.rule, first.cause, second.cause) == ("LOG005", None, "memory_exhausted")
 
 
+def test_a_warning_is_no_cause_of_an_exception_that_is_not_known() -> None:
+    warned = "[2026-11-29 20:10:00] WARNING Max running requests is reset to 48 for speculative decoding.\n"
+    died = (
+        f"[2026-11-29 20:12:00 TP0] Scheduler hit an exception: {traceback('zebra.StripeError: vertical')}\n{SIGQUIT}"
+    )
+    first, second = explained(warned + BUSY.format(1) * 100 + died).findings
+    assert (first.rule, first.cause) == ("LOG003", None)
+    assert (second.rule, second.cause) == ("LOG002", "speculation_setting_or_load")
+    assert first_cause(warned) == "speculation_setting_or_load"
+
+
+@pytest.mark.parametrize(
+    ("majors", "cause"),
+    [  # flashinfer 0.6.4: jit/comm.py, MLA and MoE of CUTLASS, most GEMMs
+        ("[9, 10]", "framework_gate_or_pin_wrong_for_sm12x"),
+        ("[10, 11]", "framework_gate_or_pin_wrong_for_sm12x"),
+        ("[10, 11, 12]", "toolkit_or_nvcc_resolution"),
+    ],
+)
+def test_a_list_without_12_is_a_gate_and_one_with_it_an_nvcc_that_is_too_old(majors: str, cause: str) -> None:
+    text = f"RuntimeError: No supported CUDA architectures found for major versions {majors}.\nGPU: NVIDIA RTX PRO 6000"
+    assert first_cause(text) == cause
+
+
 def test_a_clean_stop_is_no_failure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text(READY + BUSY.format(3) * 5 + "Subprocess scheduler crashed with exit code -15\n")
