@@ -35,7 +35,10 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One cause with what speaks for it, best first; without a name where the best that can be said is a symptom."""
+    """One cause with what speaks for it, best first; without a name where the best that can be said is a symptom.
+
+    Last come the lines that only said that something failed, and whose cause the others tell.
+    """
 
     cause: str | None
     score: int
@@ -77,9 +80,12 @@ def rank(matches: Iterable[Match], told: story.Story) -> list[Ranked]:
     counted = [match for match in matches if match.pattern.kind in (Kind.CAUSE, Kind.SYMPTOM)]
     place = _Places(told)
     weights = {index: place.weight(index) for index in {match.index for match in counted}}
-    counted = _without_told(counted, told.lines, weights)
+    stand_for = _told(counted, told.lines, weights)
+    left_out = {match for told_here in stand_for.values() for match in told_here}
     by_cause: dict[str | None, list[tuple[int, Match]]] = {}
     for match in counted:
+        if match in left_out:
+            continue
         score = match.pattern.specificity + weights[match.index]
         by_cause.setdefault(match.pattern.cause, []).append((score, match))
     ranked = []
@@ -87,14 +93,15 @@ def rank(matches: Iterable[Match], told: story.Story) -> list[Ranked]:
         scored.sort(key=lambda item: (-item[0], item[1].index))
         others = {match.pattern.id for _, match in scored} - {scored[0][1].pattern.id}
         total = scored[0][0] + _MORE * min(len(others), 3)
-        near = tuple(match for score, match in scored if scored[0][0] - score <= _NEAR)
-        ranked.append(Ranked(cause, total, near))
+        near = [match for score, match in scored if scored[0][0] - score <= _NEAR]
+        stood_for = dict.fromkeys(match for told_by in near for match in stand_for.get(told_by.index, ()))
+        ranked.append(Ranked(cause, total, (*near, *stood_for)))
     return sorted(ranked, key=lambda one: (-one.score, one.best.index))
 
 
-def _without_told(matches: list[Match], lines: Sequence[Line], weights: dict[int, int]) -> list[Match]:
-    """Leave out what another line tells better, and give that line the weight of the one it stands for."""
-    told: set[Match] = set()
+def _told(matches: list[Match], lines: Sequence[Line], weights: dict[int, int]) -> dict[int, list[Match]]:
+    """Find what another line tells better, by that line, and give that line the weight of what it stands for."""
+    told: dict[int, list[Match]] = {}
     for pattern in {match.pattern for match in matches if match.pattern.told_by}:
         tellers = _tellers(pattern, matches, lines)
         for match in matches:
@@ -103,9 +110,9 @@ def _without_told(matches: list[Match], lines: Sequence[Line], weights: dict[int
             place = bisect_left(tellers, match.index)
             for teller in tellers[max(place - 1, 0) : place + 1]:  # the last before it, the first from it on
                 if abs(lines[teller].number - lines[match.index].number) <= LONG:
-                    told.add(match)
+                    told.setdefault(teller, []).append(match)
                     weights[teller] = max(weights[teller], weights[match.index])
-    return [match for match in matches if match not in told]
+    return told
 
 
 def _tellers(pattern: Pattern, matches: list[Match], lines: Sequence[Line]) -> list[int]:

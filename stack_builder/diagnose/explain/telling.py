@@ -137,7 +137,12 @@ def _alternatives(pattern: Pattern, close: list[str]) -> dict[str, Json]:
 def _unexplained(ranked: Ranked, told: story.Story) -> Json | None:
     """The exception that ended the process, where nothing in its text or just above speaks for this cause."""
     fatal = [told.raised[number] for number in sorted(told.fatal)]
-    if not fatal or any(one.start - _ABOVE <= match.index < one.end for one in fatal for match in ranked.matches):
+    at = {match.index: told.lines[match.index].number for match in ranked.matches}
+    for one in fatal:
+        first = told.lines[one.start].number - _ABOVE
+        if any(number >= first and index < one.end for index, number in at.items()):
+            return None
+    if not fatal:
         return None
     return _line(told.lines[fatal[-1].start])
 
