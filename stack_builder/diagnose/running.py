@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from itertools import pairwise
 
 from stack_builder import resources
 from stack_builder.diagnose import catalogue
@@ -255,7 +256,7 @@ def _options(facts: RunningFacts) -> Iterator[Activity]:
 def _single_values(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Options that are given alone (None) or with one value."""
     starts = [number for number, word in enumerate(arguments) if word.startswith("--")]
-    for start, end in zip(starts, [*starts[1:], len(arguments)], strict=True):
+    for start, end in pairwise([*starts, len(arguments)]):
         option, equals, value = arguments[start].partition("=")
         values = [value] if equals else list(arguments[start + 1 : end])
         if len(values) < 2:
@@ -284,7 +285,7 @@ def _gpus(facts: RunningFacts) -> int:
 
 
 def _judge_speculation(facts: RunningFacts) -> tuple[Finding, ...]:
-    if "--speculative-algorithm" not in facts.arguments or facts.acceptance is None:
+    if value_of(facts.arguments, "--speculative-algorithm") is None or facts.acceptance is None:
         return ()
     length = facts.acceptance.length
     evidence: dict[str, Json] = {
@@ -302,7 +303,7 @@ def _judge_speculation(facts: RunningFacts) -> tuple[Finding, ...]:
 
 
 def _judge_limit(facts: RunningFacts) -> tuple[Finding, ...]:
-    if facts.limit is None or "--speculative-algorithm" not in facts.arguments:
+    if facts.limit is None or value_of(facts.arguments, "--speculative-algorithm") is None:
         return ()
     asked = value_of(facts.arguments, "--max-running-requests")
     if asked is None and facts.limit == _DEFAULT_LIMIT:

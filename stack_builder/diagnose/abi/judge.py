@@ -40,7 +40,7 @@ def judge_abi(environment: Environment, known: Knowledge) -> list[Finding]:
 
 def _object(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
     if found.unread is not None:
-        yield catalogue.finding("ABI011", detail=found.unread, object=found.path, distribution=found.owner)
+        yield catalogue.finding("ABI011", detail=f"{found.unread}.", object=found.path, distribution=found.owner)
         return
     yield from _foreign_module(environment, found)
     yield from _libraries(environment, found, known)

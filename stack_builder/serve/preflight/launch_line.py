@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
 
 from stack_builder.diagnose import catalogue
 from stack_builder.diagnose.sglang.check import check_launch
@@ -42,8 +46,9 @@ def _source(launch: Launch) -> SourceTree:
 
 def _release(tree: SourceTree, launch: Launch) -> tuple[Finding, ...]:
     wanted = launch.spec.requires.get("sglang")
-    if wanted is None or wanted.removeprefix("==") == tree.version:
-        return ()
+    with suppress(InvalidVersion):  # a build of one's own may call itself anything
+        if wanted is None or SpecifierSet(wanted).contains(tree.version, prereleases=True):
+            return ()
     detail = f"the stack is for sglang{wanted}, the environment has {tree.version}"
     return (catalogue.finding("RUN011", detail=detail, distribution=f"sglang {tree.version}"),)
 

@@ -295,3 +295,10 @@ def test_the_tables_are_written_as_they_are_read(tmp_path: object) -> None:
     kernels = tmp_path / "kernels.json"  # type: ignore[operator]
     kernels.write_text(abi_history.dump_kernels(KERNELS))
     assert abi_history.kernel_releases(kernels) == KERNELS
+
+
+def test_an_object_that_cannot_be_read_is_named_and_nothing_else_is_said_of_it() -> None:
+    damaged = Object(f"{SITE}/demo/x.so", "demo 1", unread="its dynamic section lies beyond the file")
+    (finding,) = abi.judge_abi(environment(damaged), KNOWN)
+    assert finding.rule == "ABI011"
+    assert finding.detail.startswith("its dynamic section lies beyond the file. ")

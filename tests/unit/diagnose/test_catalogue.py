@@ -96,3 +96,12 @@ def test_a_lock_satisfies_the_schema_of_locks(capsys: pytest.CaptureFixture[str]
 
 def test_an_unknown_document_is_a_usage_error() -> None:
     assert run(["schema", "poem"]) == 2
+
+
+def test_every_rule_is_given_by_the_code_and_asked_for_by_a_test() -> None:
+    root = Path(__file__).parents[3]
+    tests = "".join(path.read_text(encoding="utf-8") for path in (root / "tests").rglob("test_*.py"))
+    sources = [*(root / "stack_builder").rglob("*.py"), *(root / "checks").rglob("*.toml")]
+    code = "".join(path.read_text(encoding="utf-8") for path in sources if path.parent.name != "rules")
+    assert [rule for rule in catalogue.rules() if f'"{rule}"' not in code] == []
+    assert [rule for rule in catalogue.rules() if rule not in tests] == []

@@ -179,8 +179,15 @@ def test_what_libraries_print_around_a_result_is_passed_over() -> None:
 
 
 def test_a_probe_that_crashes_or_hangs_is_a_result() -> None:
-    assert read_outcome("gpu", -11, "", "x\nFatal", limit=1).reason == "SIGSEGV; Fatal"
-    assert read_outcome("gpu", None, "", "", limit=1).status == "timed out"
+    crashed = read_outcome("gpu", -11, "", "x\nFatal", limit=1)
+    hung = read_outcome("gpu", None, "", "", limit=1)
+    assert (crashed.reason, hung.status) == ("SIGSEGV; Fatal", "timed out")
+    failed = Outcome("nvcc", "failed", "no ninja on PATH", {}, "missing_tool")
+    absent = Outcome("nvrtc", "skipped", "no libnvrtc", {})
+    findings, skipped = judge_probes([failed, crashed, hung, absent])
+    assert [finding.rule for finding in findings] == ["RUN101", "RUN102", "RUN103"]
+    assert findings[0].evidence == {"cause": "missing_tool"}
+    assert [entry.reason for entry in skipped] == ["probe nvrtc: no libnvrtc"]
 
 
 def test_an_engine_that_the_user_may_not_use_is_called_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

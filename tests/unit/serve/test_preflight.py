@@ -11,6 +11,7 @@ import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -23,7 +24,7 @@ from stack_builder.patchset import model
 from stack_builder.report import Finding, Report, Severity, Target
 from stack_builder.serve.place import Environment, Image
 from stack_builder.serve.plan import Request, make_plan
-from stack_builder.serve.preflight import Launch, memory, patches, room, stops
+from stack_builder.serve.preflight import Launch, launch_line, memory, patches, room, stops
 from stack_builder.stack import lock as locks
 from stack_builder.stack import spec as stacks
 from stack_builder.stack.spec import ServeProfile
@@ -179,12 +180,28 @@ def test_an_environment_is_held_against_the_lock() -> None:
     assert "torch 2.9.1, locked 2.14.1" in detail
 
 
+@pytest.mark.parametrize(
+    ("wanted", "version", "rules"),
+    [
+        ("==0.5.23", "0.5.23", []),
+        (">=0.5.17,<0.6", "0.5.23", []),
+        ("==0.5.23", "0.5.23rc1", ["RUN011"]),
+        ("==0.5.23", "0.5.17", ["RUN011"]),
+        ("==0.5.23", "main-2026", ["RUN011"]),
+    ],
+)
+def test_another_release_than_the_stacks_is_named(wanted: str, version: str, rules: list[str]) -> None:
+    asked = launch(Environment(Path()))
+    asked = replace(asked, spec=asked.spec.model_copy(update={"requires": {"sglang": wanted}}))
+    assert [finding.rule for finding in launch_line._release(SimpleNamespace(version=version), asked)] == rules
+
+
 def test_places_on_one_disk_share_its_room(tmp_path: Path) -> None:
     need = Need(what="w", bytes=100, source="s", relieve="r")
     one = Place(tmp_path / "a", need, device=1, free=199)
     assert judge_room([one]) == ()
     (finding,) = judge_room([one, replace(one, folder=tmp_path / "b")])
-    assert finding.evidence["needed"] == 200
+    assert (finding.rule, finding.evidence["needed"]) == ("RUN013", 200)
     assert judge_room([one, replace(one, folder=tmp_path / "b", present=60)]) == ()
     assert judge_room([one, replace(one, device=2)]) == ()
 
