@@ -17,7 +17,7 @@ from stack_builder.diagnose.explain import explain
 from stack_builder.diagnose.running import RunningFacts, activity, judge_running, skipped
 from stack_builder.errors import MachineError, UsageError
 from stack_builder.progress import Progress
-from stack_builder.report import Finding, Report, Target
+from stack_builder.report import Report, Target
 from stack_builder.report.model import Json
 from stack_builder.serve import registry
 from stack_builder.serve.activity import collect
@@ -149,12 +149,10 @@ def _explained(rule: str, ending: str, plan: LaunchPlan, log: Path) -> Report:
     except UsageError:  # it wrote nothing
         head = catalogue.finding(rule, detail=f"{ending}; it wrote nothing", object=str(log))
         return Report(target, findings=(head,), facts=facts)
-    head = catalogue.finding(rule, detail=ending, object=str(log), cause=_cause(explained.findings))
+    head = catalogue.finding(
+        rule, detail=ending, object=str(log), cause=explained.findings[0].cause if explained.findings else None
+    )
     return Report(target, (head, *explained.findings), explained.skipped, {**facts, **explained.facts})
-
-
-def _cause(findings: tuple[Finding, ...]) -> str | None:
-    return next((finding.cause for finding in findings if finding.cause), None)
 
 
 def _show(lines: LogTail) -> None:
