@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from enum import IntEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -124,8 +125,19 @@ _OS_FIXES = {
 }
 
 
+def _adrift() -> bool:
+    """Whether the working folder was removed: the kernel names no path then."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def from_os_error(error: OSError) -> StackbError:
     """Turn an ``OSError`` that reached the command line into one line with what to do next."""
+    if error.errno == errno.ENOENT and not error.filename and _adrift():
+        return MachineError("the folder that this was started in is gone", fix="change into one that is there")
     what = error.strerror or str(error)
     # without a file name it is a stream of ours, such as a full stdout: no advice on caches would help
     advised = error.filename or error.errno == errno.EIO

@@ -8,13 +8,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 
 from stack_builder import resources
-from stack_builder.files import named
+from stack_builder.files import named, unclaimed
 
 _MAX = 64 << 10  # bytes; a registry's addresses have some hundred
 _LOOK = 0.1  # seconds between two looks at whether another process has ended
@@ -66,7 +66,7 @@ def claimed(key: str, waiting: Callable[[], None]) -> Iterator[Standing]:
         key: what is uploaded where.
         waiting: called every now and then while another process has it; may raise.
     """
-    path = resources.cache() / "uploads" / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+    path = _path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     waited = False
     while True:
@@ -82,6 +82,16 @@ def claimed(key: str, waiting: Callable[[], None]) -> Iterator[Standing]:
                 return
         finally:
             os.close(handle)
+
+
+def settle(key: str) -> None:
+    """Remove what an upload left that was killed when all had arrived."""
+    with suppress(OSError), unclaimed(_path(key)):
+        _path(key).unlink()
+
+
+def _path(key: str) -> Path:
+    return resources.cache() / "uploads" / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
 
 
 def _locks(handle: int) -> bool:

@@ -16,7 +16,7 @@ from stack_builder.progress import Task
 from stack_builder.registry.layout import Place
 from stack_builder.registry.manifest import Descriptor
 from stack_builder.registry.session import Session
-from stack_builder.registry.standing import Standing, claimed
+from stack_builder.registry.standing import Standing, claimed, settle
 
 CHUNK_BYTES = 32 << 20  # of one PATCH; it is read and sent a mebibyte at a time
 _MAX_CHUNK = 1 << 30  # bytes, whatever a registry says is its least
@@ -59,6 +59,7 @@ class Uploader:
             raise IntegrityError(
                 f"the registry has {length} bytes as {blob.digest}, not {blob.size}", where=self._session.where
             )
+        settle(self._key(blob))
         return True
 
     def mount(self, blob: Descriptor) -> bool:
@@ -78,8 +79,7 @@ class Uploader:
         Raises:
             MachineError: the registry refuses it, or does not answer.
         """
-        key = f"{self._session.root} {self._name} {blob.digest}"
-        with claimed(key, lambda: task.advance(0)) as standing:
+        with claimed(self._key(blob), lambda: task.advance(0)) as standing:
             if standing.waited and self.present(blob):
                 task.advance(blob.size)
             else:
@@ -155,6 +155,9 @@ class Uploader:
         if answer.status_code in _LOST:
             raise _LostError(f"HTTP status {answer.status_code}")
         return self._session.location(answer) if "location" in answer.headers else answer.url
+
+    def _key(self, blob: Descriptor) -> str:
+        return f"{self._session.root} {self._name} {blob.digest}"
 
     def _uploads(self) -> httpx.URL:
         return self._session.url(f"{self._name}/blobs/uploads/")

@@ -286,7 +286,7 @@ def _listed(artifact: Artifact, indexes: Mapping[str, Index]) -> IndexFile:
 
 
 def _wheels_below(folder: Path) -> dict[str, list[Path]]:
-    """Find the wheels in a folder and below, by name; links to directories are not followed."""
+    """Find the wheels in a folder and below, by name: no pipes or devices; links to folders are not followed."""
     if not folder.is_dir():
         raise UsageError("no such folder", where=folder, fix="give --from a folder with wheels")
     found: dict[str, list[Path]] = {}
@@ -297,7 +297,7 @@ def _wheels_below(folder: Path) -> dict[str, list[Path]]:
         if seen > MAX_FOLDER:
             raise UsageError(f"holds more than {MAX_FOLDER} files", where=folder, fix="give --from a smaller folder")
         for name in sorted(names):
-            if name.endswith(".whl") and not name.startswith("."):
+            if name.endswith(".whl") and not name.startswith(".") and Path(place, name).is_file():
                 found.setdefault(name, []).append(Path(place, name))
     return found
 

@@ -174,7 +174,8 @@ def _from_uv_files(environ: Mapping[str, str]) -> str | None:
 def _from_pip() -> str | None:
     """Ask pip for what its files and ``PIP_INDEX_URL`` say; it knows their places and precedence."""
     command = [sys.executable, "-m", "pip", "config", "list"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    here = Path.cwd()  # where that is gone, this says so; pip would only fail
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=here)
     if result.returncode != 0:
         reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise UsageError(f"pip's configuration cannot be read ({reason})", fix="run pip config debug")

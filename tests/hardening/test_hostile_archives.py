@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import struct
 import tarfile
 import zipfile
@@ -139,6 +140,7 @@ WHEELS: dict[str, tuple[Callable[[], bytes], str]] = {
     "names: backslashes": (lambda: entry("demo\\..\\x"), "backslash"),
     "names: a drive": (lambda: entry("C:x"), "absolute"),
     "names: control characters": (lambda: entry("demo/\x1b[2Jx"), "control"),
+    "names: a NUL, behind which zipfile stops": (lambda: entry("demo/x.py\0.txt"), "control"),
     "names: a part of 300 bytes": (lambda: entry("n" * 300), "longer"),
     "a symbolic link": (lambda: entry("demo/link", 0o120777, b"/etc/passwd"), "is a link, a device"),
     "a block device": (lambda: entry("demo/sda", 0o060666), "is a link, a device"),
@@ -189,6 +191,23 @@ def test_a_hostile_wheel_is_not_built_into_an_image(
     assert WHEEL in done.line
     assert not (tmp_path / "out").exists()
     hardened("wheels", name, code=1, shown=done.line, bound=BOUND)
+
+
+@pytest.mark.parametrize("what", ["a named pipe", "a link to /dev/zero"])
+def test_what_is_no_file_is_no_wheel(
+    what: str, tiny: Callable[[bytes], None], tmp_path: Path, hardened: Recorder
+) -> None:
+    tiny(good())
+    path = tmp_path / "wheels" / WHEEL
+    path.unlink()
+    if what == "a named pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    done = attempt(BUILD, tmp_path)
+    assert done.code == 3, done
+    assert "neither in the store nor below wheels" in done.line
+    hardened("wheels", f"--from: {what} under a wheel's name", code=3, shown=done.line, bound=BOUND)
 
 
 def test_the_wheel_without_malice_is_built(tiny: Callable[[bytes], None], tmp_path: Path) -> None:

@@ -103,13 +103,21 @@ def _pull(registry: FakeRegistry, folder: Path, name: str = "a:v1") -> Moved:
     return pull(parse(f"{registry.host}/{name}"), folder / "image", Silent())
 
 
-def _refused(registry: FakeRegistry, folder: Path, error: type[StackbError], says: str, name: str = "a:v1") -> None:
-    with pytest.raises(error, match=says):
-        _pull(registry, folder, name)
-    assert not (folder / "image" / "index.json").exists()
-    blobs = folder / "image" / "blobs" / "sha256"
-    for path in blobs.iterdir() if blobs.is_dir() else ():
-        assert path.name.startswith(".") or hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+@pytest.fixture
+def refused(registry: FakeRegistry, tmp_path: Path, hardened: Recorder) -> Callable[..., None]:
+    """``refused(fault, error, says, name="a:v1")``: a pull ends with that, and nothing wrong is kept."""
+
+    def check(fault: str, error: type[StackbError], says: str, name: str = "a:v1", *, shows: bool = True) -> None:
+        with pytest.raises(error, match=says) as caught:
+            _pull(registry, tmp_path, name)
+        assert not (tmp_path / "image" / "index.json").exists()
+        blobs = tmp_path / "image" / "blobs" / "sha256"
+        for path in blobs.iterdir() if blobs.is_dir() else ():
+            assert path.name.startswith(".") or hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+        shown = f"stackb: {caught.value}" if shows else ""
+        hardened("registries", f"pull: {fault}", code=caught.value.exit_code, shown=shown)
+
+    return check
 
 
 def test_the_honest_image_is_pulled(registry: FakeRegistry, tmp_path: Path) -> None:
@@ -117,23 +125,23 @@ def test_the_honest_image_is_pulled(registry: FakeRegistry, tmp_path: Path) -> N
     assert _pull(registry, tmp_path).digest == _digest(data)
 
 
-def test_other_bytes_than_the_digest_says(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_other_bytes_than_the_digest_says(registry: FakeRegistry, tmp_path: Path, refused: Callable[..., None]) -> None:
     _serve(registry)
     registry.answers[f"/v2/a/blobs/{_digest(LAYER)}"] = (200, {}, LAYER[:-1] + b"!")
-    _refused(registry, tmp_path, IntegrityError, "bytes have digest sha256:")
+    refused("other bytes than the digest says", IntegrityError, "bytes have digest sha256:")
     assert not list((tmp_path / "image" / "blobs" / "sha256").glob(f".{_digest(LAYER).removeprefix('sha256:')}*"))
 
 
-def test_more_bytes_than_the_manifest_says(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_more_bytes_than_the_manifest_says(registry: FakeRegistry, refused: Callable[..., None]) -> None:
     _serve(registry)
     registry.answers[f"/v2/a/blobs/{_digest(LAYER)}"] = (200, {}, LAYER * 2000)
-    _refused(registry, tmp_path, IntegrityError, "more than the promised 5000 bytes")
+    refused("ten megabytes where five kilobytes were promised", IntegrityError, "more than the promised 5000 bytes")
 
 
-def test_fewer_bytes_again_and_again(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_fewer_bytes_again_and_again(registry: FakeRegistry, refused: Callable[..., None]) -> None:
     _serve(registry)
     registry.answers[f"/v2/a/blobs/{_digest(LAYER)}"] = (200, {"Content-Length": "5000"}, LAYER[:100])
-    _refused(registry, tmp_path, MachineError, "no usable answer")
+    refused("a blob that breaks off again and again", MachineError, "no usable answer")
 
 
 def test_a_connection_that_breaks_off_is_taken_up_by_range(registry: FakeRegistry, tmp_path: Path) -> None:
@@ -151,7 +159,7 @@ def test_a_connection_that_breaks_off_is_taken_up_by_range(registry: FakeRegistr
     assert (tmp_path / "image/blobs/sha256" / _digest(LAYER).removeprefix("sha256:")).read_bytes() == LAYER
 
 
-def test_another_range_than_was_asked_for(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_another_range_than_was_asked_for(registry: FakeRegistry, refused: Callable[..., None]) -> None:
     _serve(registry)
 
     def wrong(request: BaseHTTPRequestHandler) -> Answer:
@@ -160,7 +168,7 @@ def test_another_range_than_was_asked_for(registry: FakeRegistry, tmp_path: Path
         return 206, {"Content-Range": "bytes 0-2999/5000"}, LAYER[:3000]
 
     registry.answers[f"/v2/a/blobs/{_digest(LAYER)}"] = wrong
-    _refused(registry, tmp_path, IntegrityError, "another range")
+    refused("another range than was asked for", IntegrityError, "another range")
 
 
 def test_a_damaged_part_of_an_earlier_run_is_fetched_anew(registry: FakeRegistry, tmp_path: Path) -> None:
@@ -191,45 +199,47 @@ def test_a_blob_on_disk_that_has_decayed_is_fetched_anew(registry: FakeRegistry,
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://127.0.0.1/x"])
-def test_redirects_to_anything_but_the_web(registry: FakeRegistry, tmp_path: Path, target: str) -> None:
+def test_redirects_to_anything_but_the_web(registry: FakeRegistry, target: str, refused: Callable[..., None]) -> None:
     _serve(registry)
     registry.answers[f"/v2/a/blobs/{_digest(LAYER)}"] = (307, {"Location": target}, b"")
-    _refused(registry, tmp_path, IntegrityError, "not followed")
+    refused(f"a blob at {target}", IntegrityError, "not followed")
 
 
-def test_a_redirect_to_no_address_at_all(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_a_redirect_to_no_address_at_all(registry: FakeRegistry, refused: Callable[..., None]) -> None:
     _serve(registry)
     registry.answers[f"/v2/a/blobs/{_digest(LAYER)}"] = (307, {"Location": "http://[bad"}, b"")
-    _refused(registry, tmp_path, MachineError, "no usable answer")
+    refused("a blob at no address", MachineError, "no usable answer", shows=False)  # the resolver has a say
 
 
-def test_endless_redirects(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_endless_redirects(registry: FakeRegistry, refused: Callable[..., None]) -> None:
     _serve(registry)
     path = f"/v2/a/blobs/{_digest(LAYER)}"
     registry.answers[path] = (307, {"Location": path}, b"")
-    _refused(registry, tmp_path, MachineError, "redirects more than")
+    refused("redirects that never end", MachineError, "redirects more than")
 
 
-def test_another_manifest_than_was_asked_for_by_digest(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_another_manifest_than_was_asked_for_by_digest(registry: FakeRegistry, refused: Callable[..., None]) -> None:
     data = _serve(registry)
     wanted = _digest(b"another")
     registry.answers[f"/v2/a/manifests/{wanted}"] = (200, {}, data)
-    _refused(registry, tmp_path, IntegrityError, "manifest's digest is", f"a@{wanted}")
+    refused("another manifest than was asked for by digest", IntegrityError, "manifest's digest is", f"a@{wanted}")
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("what", "data", "says"),
     [
-        pytest.param(b"x" * (5 << 20), "larger than", id="huge"),
-        pytest.param(b"[" * 100_000, "not an image manifest", id="deep"),
-        pytest.param(b"[]", "not an image manifest", id="no object"),
-        pytest.param(b"\xff", "not an image manifest", id="no text"),
-        pytest.param(b'{"mediaType": "text/html"}', "media type 'text/html'", id="another type"),
+        ("five megabytes", b"x" * (5 << 20), "larger than"),
+        ("100,000 brackets", b"[" * 100_000, "not an image manifest"),
+        ("a list", b"[]", "not an image manifest"),
+        ("not UTF-8", b"\xff", "not an image manifest"),
+        ("HTML", b'{"mediaType": "text/html"}', "media type 'text/html'"),
     ],
 )
-def test_manifests_that_are_none(registry: FakeRegistry, tmp_path: Path, data: bytes, says: str) -> None:
+def test_manifests_that_are_none(
+    registry: FakeRegistry, what: str, data: bytes, says: str, refused: Callable[..., None]
+) -> None:
     registry.answers["/v2/a/manifests/v1"] = (200, {}, data)
-    _refused(registry, tmp_path, IntegrityError, says)
+    refused(f"a manifest that is {what}", IntegrityError, says)
 
 
 @pytest.mark.parametrize(
@@ -241,14 +251,16 @@ def test_manifests_that_are_none(registry: FakeRegistry, tmp_path: Path, data: b
         ("sha256:" + "0" * 64, 1 << 60),
     ],
 )
-def test_descriptors_that_no_image_has(registry: FakeRegistry, tmp_path: Path, digest: str, size: int) -> None:
+def test_descriptors_that_no_image_has(
+    registry: FakeRegistry, digest: str, size: int, refused: Callable[..., None]
+) -> None:
     _serve(registry, layers=[{"mediaType": "x", "digest": digest, "size": size}])
-    _refused(registry, tmp_path, IntegrityError, "not an image manifest: layers.0")
+    refused(f"a layer of digest {digest[:12]}… and {size} bytes", IntegrityError, "not an image manifest: layers.0")
 
 
-def test_an_image_larger_than_the_disk(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_an_image_larger_than_the_disk(registry: FakeRegistry, refused: Callable[..., None]) -> None:
     _serve(registry, layers=[{"mediaType": "x", "digest": "sha256:" + "0" * 64, "size": 1 << 40}])
-    _refused(registry, tmp_path, MachineError, "1099.5 GB needed")
+    refused("a layer larger than the disk", MachineError, "1099.5 GB needed", shows=False)
 
 
 def _index(*digests: str, platform: dict[str, str] | None = None) -> bytes:
@@ -265,18 +277,18 @@ def test_an_index_leads_to_the_image_of_the_architecture(registry: FakeRegistry,
     assert _pull(registry, tmp_path).digest == _digest(data)
 
 
-def test_an_index_in_an_index(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_an_index_in_an_index(registry: FakeRegistry, refused: Callable[..., None]) -> None:
     inner = _index(_digest(b"x"))
     registry.answers[f"/v2/a/manifests/{_digest(inner)}"] = (200, {}, inner)
     registry.answers["/v2/a/manifests/v1"] = (200, {}, _index(_digest(inner)))
-    _refused(registry, tmp_path, IntegrityError, "index inside an index")
+    refused("an index in an index", IntegrityError, "index inside an index")
 
 
-def test_an_index_without_this_architecture(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_an_index_without_this_architecture(registry: FakeRegistry, refused: Callable[..., None]) -> None:
     arm = {"os": "linux", "architecture": "arm64"}
     index = _index(_digest(b"x"), _digest(b"y"), platform=arm)
     registry.answers["/v2/a/manifests/v1"] = (200, {}, index)
-    _refused(registry, tmp_path, UsageError, "none of them for linux/amd64")
+    refused("an index without this architecture", UsageError, "none of them for linux/amd64")
 
 
 # --- accounts ------------------------------------------------------------------------------------------------------
@@ -326,11 +338,11 @@ def test_the_password_goes_to_no_unsafe_token_service(registry: FakeRegistry, tm
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"token": 7}', b'{"token": "a\\nb"}', b"[" * 100_000])
-def test_answers_that_are_no_token(registry: FakeRegistry, tmp_path: Path, body: bytes) -> None:
+def test_answers_that_are_no_token(registry: FakeRegistry, body: bytes, refused: Callable[..., None]) -> None:
     _serve(registry)
     _guard(registry, f'Bearer realm="http://{registry.host}/token"', "Bearer t0ken")
     registry.answers["/token"] = (200, {}, body)
-    _refused(registry, tmp_path, MachineError, "gives no token")
+    refused("a token service that gives none", MachineError, "gives no token")
 
 
 def test_the_password_stays_with_the_registry_when_it_redirects(
@@ -356,7 +368,7 @@ def test_the_password_stays_with_the_registry_when_it_redirects(
     hardened("registries", "redirect of a blob to another host, with a password for the first")
 
 
-def test_no_account_says_what_to_do(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_no_account_says_what_to_do(registry: FakeRegistry, refused: Callable[..., None]) -> None:
     _serve(registry)
     _guard(registry, 'Basic realm="here"', "Basic x")
-    _refused(registry, tmp_path, MachineError, f"docker login {registry.host}")
+    refused("no account", MachineError, f"docker login {registry.host}")
