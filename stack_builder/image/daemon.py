@@ -118,8 +118,10 @@ def _pull(client: docker.DockerClient, registry: Registry, image: Image, tag: st
             return None
     pulled = client.images.get(source)
     repository, _, name = tag.rpartition(":")
-    pulled.tag(repository or tag, name if repository else "latest")
-    client.images.remove(source)  # the name only: the tag keeps the image
+    try:
+        pulled.tag(repository or tag, name if repository else "latest")
+    finally:
+        client.images.remove(source)  # the name only, where a tag keeps the image
     return str(pulled.id)
 
 

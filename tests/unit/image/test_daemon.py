@@ -107,6 +107,19 @@ def test_only_what_the_engine_lacks_is_sent(store: BlobStore, image: Image) -> N
     assert engine.loaded is None
 
 
+def test_an_image_that_is_given_no_name_does_not_stay(store: BlobStore, image: Image) -> None:
+    """Under the name of a registry that is gone nobody would look for it."""
+    engine = Engine(set())
+
+    def interrupted(repository: str, name: str) -> None:
+        raise KeyboardInterrupt
+
+    engine.tag = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        daemon.send(engine, store, image, "name:tag", Silent())  # type: ignore[arg-type]
+    assert [name.rpartition("@")[2] for name in engine.removed] == [image.manifest_digest]
+
+
 def test_an_engine_that_does_not_reach_us_gets_one_tar(store: BlobStore, image: Image) -> None:
     engine = Engine(set(), reaches=False)
     daemon.send(engine, store, image, "name:tag", Silent())  # type: ignore[arg-type]
