@@ -30,7 +30,7 @@ test-engine: $(VENV)/ready
 # Every fault and hostile input, not a sample, and docs/hardening.md written anew. Allow half an hour on two cores.
 hardening: $(VENV)/ready
 	.ci/packages build test
-	.ci/with-docker $(VENV)/bin/pytest -n 2 --exhaustive --hardening-table docs/hardening.md
+	.ci/with-docker $(VENV)/bin/pytest -n 2 --exhaustive --hardening-table docs/hardening.md tests
 
 lint: $(VENV)/ready
 	$(VENV)/bin/ruff check .
