@@ -8,7 +8,7 @@ STACKB := $(VENV)/bin/stackb
 STACK  ?= cu130-sglang-0.5.23
 OUT    ?= out/$(STACK)
 
-.PHONY: build test test-engine hardening lint audit lock-dev clean
+.PHONY: build test test-engine test-signing hardening lint audit lock-dev clean
 
 build: $(VENV)/ready
 	.ci/packages build
@@ -26,6 +26,12 @@ test-engine: $(VENV)/ready
 	.ci/packages build test
 	.ci/with-engine overlay2 $(VENV)/bin/pytest -m docker tests/real
 	.ci/with-engine containerd $(VENV)/bin/pytest -m docker tests/real
+
+# docs/signing.md with the real cosign, Debian sid's; offline once that is here.
+test-signing: $(VENV)/ready
+	.ci/packages test
+	.ci/from-sid $(CURDIR)/build/cosign cosign
+	PATH="$(CURDIR)/build/cosign/usr/bin:$$PATH" $(VENV)/bin/pytest tests/real/test_cosign.py
 
 # Every fault and hostile input, not a sample, and docs/hardening.md written anew. Allow half an hour on two cores.
 hardening: $(VENV)/ready
