@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -88,6 +89,7 @@ def command(
     goal = image_output.parse(f"out/{spec.stack.name}" if output is None else output)
     if sign_with is not None and goal.receipt is None:
         raise UsageError("a signature needs a place beside the image", where="--sign-with", fix="write to DIR or TAR")
+    signer = None if sign_with is None else signing.words(sign_with)
     source = base or base_source(spec.base)
     options = Options(
         base=by_engine(source) if engine is Engine.DOCKER else source,
@@ -112,20 +114,22 @@ def command(
         built = build(subject, wheels, options, space, said, ahead.arrived if ahead else None)
         line = image_output.write(built, goal, space.blobs, said, ahead)
     if goal.receipt is not None:
-        _papers(built, lock, spec, goal.receipt, before, sign_with)
+        _papers(built, lock, spec, goal.receipt, before, signer)
     write(built_text(built, line))
 
 
 def _papers(
-    built: Built, lock: Lock, spec: StackSpec, receipt: Path, before: bytes | None, sign_with: str | None
+    built: Built, lock: Lock, spec: StackSpec, receipt: Path, before: bytes | None, signer: Sequence[str] | None
 ) -> None:
     """SBOM, provenance and signature beside the image; made again only where the receipt is another."""
     prefix = receipt.name.removesuffix(image_output.RECEIPT)
     papers = [receipt.with_name(f"{prefix}{name}") for name in (beside.SBOM, beside.PROVENANCE)]
+    signature = receipt.with_name(f"{prefix}{signing.SIGNATURE}")
     if receipt.read_bytes() != before or not all(paper.is_file() for paper in papers):
+        signature.unlink(missing_ok=True)  # of the image that was here before
         beside.write_beside(built.receipt, lock, spec, receipt.parent, prefix=prefix)
-    if sign_with is not None:
-        signing.sign(built.image.manifest_digest, sign_with, receipt.with_name(f"{prefix}{signing.SIGNATURE}"))
+    if signer is not None:
+        signing.sign(built.image.manifest_digest, signer, signature)
 
 
 def _gpu(given: str | None, spec: StackSpec) -> str:
