@@ -37,6 +37,19 @@ def test_at_once_on_one_store(scene: Scene, count: int, request: pytest.FixtureR
     hardened(area(command), f"{count} processes at once on one store: {command}", tried=count, survived=count)
 
 
+@pytest.mark.parametrize("scene", ["build layout"], indirect=True)
+def test_builds_and_prunes_at_once(scene: Scene, hardened: Recorder) -> None:
+    """Each of four builds ends well, whatever four others remove from under it that nobody uses just then."""
+    scene.begin()
+    prune = ("cache", "prune", "--all")
+    done = scene.faulty.together([scene.argv, prune] * 4)
+    assert [one.code for one in done[::2]] == [0] * 4, done
+    assert all(one.code == 0 or "another stackb uses the cache" in one.line for one in done[1::2]), done
+    assert scene.run().code == 0  # brings back what a prune after the last build took
+    scene.ended()
+    hardened("cache", "4 builds and 4 times prune --all at once on one store", tried=8, survived=8)
+
+
 @pytest.mark.parametrize("scene", SCENES, indirect=True)
 def test_a_clock_that_jumps(scene: Scene, request: pytest.FixtureRequest, hardened: Recorder) -> None:
     assert scene.survives(Mode.CLOCK).code == 0
