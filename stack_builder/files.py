@@ -98,11 +98,9 @@ def remove(path: Path) -> None:
     if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
         return
-    doomed = Path(tempfile.mkdtemp(prefix=".gone-", suffix=".part", dir=path.parent))
-    try:
-        path.replace(doomed)
-    finally:
-        shutil.rmtree(doomed, ignore_errors=True)
+    doomed = path.with_name(f".gone-{os.urandom(8).hex()}.part")
+    path.rename(doomed)  # which takes no room: a disk is full where things have to be removed
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 @contextmanager

@@ -112,16 +112,7 @@ def command(
         _print_plan(plan, place)
         return
     if not skip_preflight or check:
-        _check(
-            plan,
-            loaded,
-            folder,
-            place,
-            gpu=str(Gpu.parse(gpu)) if gpu else None,
-            despite=despite or [],
-            only=check,
-            format=format,
-        )
+        _check(plan, loaded, folder, place, gpu=gpu, despite=despite or [], only=check, format=format)
     raise typer.Exit(_serve(plan, place, patience=patience, detach=detach, format=format))
 
 

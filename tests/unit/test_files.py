@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -100,4 +101,18 @@ def test_a_folder_that_is_being_removed_has_no_name_any_more(tmp_path: Path, mon
     assert not folder.exists()
     monkeypatch.undo()
     sweep(tmp_path, ".*.part")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_removed_from_a_disk_without_room_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "base"
+    (folder / "root").mkdir(parents=True)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.mkdir", full)
+    remove(folder)
     assert list(tmp_path.iterdir()) == []
