@@ -17,10 +17,11 @@ from typing import BinaryIO
 
 from stack_builder.errors import IntegrityError
 from stack_builder.image import tarball
-from stack_builder.image.contents import Contents, InstalledFile, hash_digest
+from stack_builder.image.contents import Contents, InstalledFile
 from stack_builder.image.stream import CORRUPT, LayerStream, Promise, Written
 from stack_builder.image.tarball import FILE
 from stack_builder.wheels.archive import DEFLATED, Entry, WheelArchive
+from stack_builder.wheels.record import hash_digest
 
 COPY_FROM = 512  # bytes; a smaller file costs less as plain bytes than as a gzip member of its own
 _CHUNK = 1 << 20

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from stack_builder.patchset.distribution import Distribution
-from stack_builder.wheels import names, record
+from stack_builder.wheels import names
 from stack_builder.wheels.archive import WheelArchive
+from stack_builder.wheels.layout import read_layout
 
 MAX_FILE = 64 << 20  # bytes; RECORD and modules are far smaller
 
@@ -24,4 +25,4 @@ def from_wheel(archive: WheelArchive) -> Distribution:
             raise FileNotFoundError(path)
         return archive.read(entry, MAX_FILE)
 
-    return Distribution(name.distribution, name.version, record.dist_info(archive), read)
+    return Distribution(name.distribution, name.version, read_layout(archive).dist_info, read)

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from stack_builder.stack.lock import Claim, Collision
 from stack_builder.stack.spec import StackSpec
-from stack_builder.wheels.facts import WheelFacts, venv_path
+from stack_builder.wheels.facts import WheelFacts
+from stack_builder.wheels.layout import venv_path
 
 
 def collisions(wheels: Iterable[WheelFacts], python: str) -> tuple[Collision, ...]:
@@ -24,7 +25,7 @@ def collisions(wheels: Iterable[WheelFacts], python: str) -> tuple[Collision, ..
     claims: dict[str, dict[str, str]] = defaultdict(dict)
     for wheel in wheels:
         for file in wheel.files:
-            claims[venv_path(file, wheel.name, python)][wheel.name] = file.sha256
+            claims[venv_path(file.scheme, file.path, wheel.name, python)][wheel.name] = file.sha256
     return tuple(
         Collision(path, tuple(Claim(name, digest) for name, digest in sorted(owners.items())))
         for path, owners in sorted(claims.items())

@@ -29,7 +29,7 @@ from stack_builder.resolve.model import Request
 from stack_builder.wheels.archive import WheelArchive
 from stack_builder.wheels.facts import MAX_METADATA
 from stack_builder.wheels.index import Index
-from stack_builder.wheels.record import dist_info
+from stack_builder.wheels.layout import read_layout
 from stack_builder.wheels.simple import IndexFile
 
 _JSON = "application/vnd.pypi.simple.v1+json"
@@ -87,7 +87,7 @@ class LoopbackIndex:
         if metadata is None:
             with index.open(file) as wheel:
                 archive = WheelArchive(wheel, filename)
-                entry = archive.find(f"{dist_info(archive)}/METADATA")
+                entry = archive.find(f"{read_layout(archive).dist_info}/METADATA")
                 if entry is None:
                     return None
                 metadata = archive.read(entry, MAX_METADATA)

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ValidationError
 from stack_builder.stack.lock import Artifact
 from stack_builder.wheels.archive import WheelArchive
 from stack_builder.wheels.facts import MAX_METADATA
+from stack_builder.wheels.layout import read_layout
 from stack_builder.wheels.memo import Memo
-from stack_builder.wheels.record import dist_info
 from stack_builder.wheels.store import Store
 
 STATEMENTS_VERSION = 1  # raise it when the fields or what is read into them change
@@ -112,7 +112,7 @@ def read(archive: WheelArchive) -> Statement:
     Raises:
         IntegrityError: the wheel is damaged, or its METADATA is larger than :data:`MAX_METADATA`.
     """
-    folder = dist_info(archive)
+    folder = read_layout(archive).dist_info
     entry = archive.find(f"{folder}/METADATA")
     raw, unparsed = parse_email(archive.read(entry, MAX_METADATA) if entry else b"")
     own = (_normal(raw.get("name", "")), raw.get("version", ""))

@@ -2,14 +2,12 @@
 
 Members are read from the zip where they lie. A stored one is a slice of the mapped wheel. Of the deflated objects the
 outlines go into one pack per wheel, once. Any other deflated member is unpacked: a small one into memory, a large one
-into the cache, from where it is mapped, so that a library of a gigabyte never stands in memory. Paths follow PyPA's
-binary distribution format (``.data`` folders go where their scheme says).
+into the cache, from where it is mapped, so that a library of a gigabyte never stands in memory.
 """
 
 from __future__ import annotations
 
 import os
-import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -26,6 +24,7 @@ from stack_builder.trees.members import MemberCache
 from stack_builder.trees.packs import SMALL_OBJECT, PackWriter, is_object, read_index
 from stack_builder.wheels import names
 from stack_builder.wheels.archive import STORED, WheelArchive
+from stack_builder.wheels.layout import read_layout, venv_path
 from stack_builder.wheels.zipformat import Entry as ZipEntry
 
 IN_MEMORY = 4 << 20
@@ -70,7 +69,7 @@ class WheelsTree:
         conflicts: paths that several wheels hold, with their owners in the order given. The first one's is shown.
 
     Raises:
-        IntegrityError: a wheel is damaged.
+        IntegrityError: a wheel is damaged, or its folders are not those of one wheel.
         UsageError: a file that is not named as a wheel.
     """
 
@@ -83,14 +82,7 @@ class WheelsTree:
         cache: MemberCache | None = None,
         sha256: Mapping[Path, str] = MappingProxyType({}),
     ) -> None:
-        self._site = f"{prefix}/lib/python{python}/site-packages"
-        self._schemes = {
-            "purelib": self._site,
-            "platlib": self._site,
-            "scripts": f"{prefix}/bin",
-            "data": prefix,
-            "headers": f"{prefix}/include/site/python{python}",
-        }
+        self._prefix, self._python = prefix, python
         self._cache = cache or MemberCache()
         self._open = ExitStack()
         self._index: Index[_Member] = Index()
@@ -173,22 +165,16 @@ class WheelsTree:
         named = names.parse(path.name)
         file = self._open.enter_context(path.open("rb"))
         wheel = _Wheel(WheelArchive(file, path.name), identity, path)
+        layout = read_layout(wheel.archive)
         self._wheels.append(wheel)
         owner = f"{named.distribution} {named.version}"
         for entry in wheel.archive.files():
-            place = self._place(entry.name)
+            scheme, rest = layout.place(entry.name)
+            place = f"{self._prefix}/{venv_path(scheme, rest, named.distribution, self._python)}"
             if self._index.add(Entry(place, entry.size, owner=owner), _Member(wheel, entry)):
                 continue
             first = self._index.entry(place)
             self.conflicts.setdefault(place, [first.owner or ""]).append(owner)
-
-    def _place(self, name: str) -> str:
-        """Where an entry is installed."""
-        top, _, rest = name.partition("/")
-        scheme, _, inside = rest.partition("/")
-        if top.endswith(".data") and scheme in self._schemes and inside:
-            return posixpath.join(self._schemes[scheme], inside)
-        return f"{self._site}/{name}"
 
 
 def _may_be_object(entry: ZipEntry) -> bool:

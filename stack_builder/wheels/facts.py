@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,17 +11,15 @@ from packaging.utils import canonicalize_name
 
 from stack_builder.errors import IntegrityError
 from stack_builder.wheels.archive import Entry, WheelArchive
+from stack_builder.wheels.entry_points import read_scripts
+from stack_builder.wheels.layout import Layout, read_layout
 from stack_builder.wheels.memo import Memo
-from stack_builder.wheels.names import WheelName
 from stack_builder.wheels.names import parse as parse_name
-from stack_builder.wheels.record import Record, dist_info, read_record
+from stack_builder.wheels.record import read_record, unlisted
 
 FACTS_VERSION = 1  # raise it when the fields or what is read into them change
 
 MAX_METADATA = 8 << 20  # bytes; the largest of a real stack is below 200 kB
-MAX_ENTRY_POINTS = 1 << 20
-
-_SCHEMES = {"purelib": "lib", "platlib": "lib", "scripts": "scripts", "headers": "headers", "data": "data"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +87,12 @@ def read_facts(archive: WheelArchive) -> WheelFacts:
     Of a remote wheel this reads the central directory, METADATA, RECORD and entry_points.txt.
 
     Raises:
-        IntegrityError: the wheel lacks METADATA or RECORD, or they are malformed.
+        IntegrityError: the wheel lacks METADATA or RECORD, or they are malformed; RECORD is incomplete.
     """
     wheel = parse_name(archive.filename)
-    folder = dist_info(archive)
-    metadata = parse_metadata(archive.read(_need(archive, f"{folder}/METADATA"), MAX_METADATA), archive.filename)
-    record = read_record(archive)
+    layout = read_layout(archive)
+    data = archive.read(_need(archive, f"{layout.dist_info}/METADATA"), MAX_METADATA)
+    metadata = parse_metadata(data, archive.filename)
     return WheelFacts(
         filename=archive.filename,
         name=metadata.name,
@@ -105,8 +102,8 @@ def read_facts(archive: WheelArchive) -> WheelFacts:
         metadata_version=metadata.version,
         requires_python=metadata.requires_python,
         requires_dist=metadata.requires_dist,
-        scripts=_scripts(archive, folder),
-        files=_files(archive, record, wheel),
+        scripts=tuple(sorted(script.name for script in read_scripts(archive, layout))),
+        files=_files(archive, layout),
     )
 
 
@@ -141,25 +138,6 @@ def parse_metadata(data: bytes, where: str) -> Metadata:
     )
 
 
-def venv_path(file: InstalledFile, distribution: str, python: str) -> str:
-    """Give where a file lands below the prefix of a virtual environment.
-
-    Args:
-        file: of a wheel.
-        distribution: normalised name of that wheel's distribution.
-        python: such as ``3.11``.
-    """
-    match file.scheme:
-        case "lib":
-            return f"lib/python{python}/site-packages/{file.path}"
-        case "scripts":
-            return f"bin/{file.path}"
-        case "headers":
-            return f"include/site/python{python}/{distribution}/{file.path}"
-        case _:
-            return file.path
-
-
 def _need(archive: WheelArchive, name: str) -> Entry:
     entry = archive.find(name)
     if entry is None:
@@ -167,37 +145,15 @@ def _need(archive: WheelArchive, name: str) -> Entry:
     return entry
 
 
-def _scripts(archive: WheelArchive, folder: str) -> tuple[str, ...]:
-    entry = archive.find(f"{folder}/entry_points.txt")
-    if entry is None:
-        return ()
-    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
-    parser.optionxform = str  # type: ignore[method-assign, assignment]  # names are case-sensitive
-    try:
-        parser.read_string(archive.read(entry, MAX_ENTRY_POINTS).decode())
-    except (configparser.Error, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise IntegrityError(f"malformed entry_points.txt: {reason}", where=archive.filename) from error
-    groups = ("console_scripts", "gui_scripts")
-    return tuple(sorted(name for group in groups if parser.has_section(group) for name in parser.options(group)))
-
-
-def _files(archive: WheelArchive, record: Record, wheel: WheelName) -> tuple[InstalledFile, ...]:
-    data_folder = record.dist_info.removesuffix(".dist-info") + ".data"
+def _files(archive: WheelArchive, layout: Layout) -> tuple[InstalledFile, ...]:
+    promises, left_out = read_record(archive, layout), unlisted(layout)
     files = []
     for entry in archive.files():
-        if record.exempt(entry.name):
+        if entry.name in left_out:
             continue
-        scheme, path = "lib", entry.name
-        if entry.name.startswith(f"{data_folder}/"):
-            key, _, path = entry.name.removeprefix(f"{data_folder}/").partition("/")
-            if key not in _SCHEMES or not path:
-                raise IntegrityError(f"'{key}' is no installation scheme", where=f"{wheel.filename}: {entry.name}")
-            scheme = _SCHEMES[key]
-        line = record.lines.get(entry.name)
-        if line is None or line.digest is None:
-            raise IntegrityError("is not hashed in RECORD", where=f"{wheel.filename}: {entry.name}")
-        sha256 = line.digest if line.algorithm == "sha256" else _hash(archive, entry)
+        scheme, path = layout.place(entry.name)
+        promise = promises[entry.name]
+        sha256 = promise.digest if promise.algorithm == "sha256" else _hash(archive, entry)
         files.append(InstalledFile(scheme, path, sha256, entry.size, entry.name))
     return tuple(sorted(files, key=lambda file: (file.scheme, file.path)))
 

@@ -29,7 +29,6 @@ from stack_builder.supply import statements
 from stack_builder.trees.members import MemberCache
 from stack_builder.trees.oci import OciTree
 from stack_builder.trees.saved import SavedImage
-from stack_builder.wheels import record
 from stack_builder.wheels.archive import WheelArchive, iter_elf_entries
 from stack_builder.wheels.facts import read_facts
 from tests.fuzz.mutate import mutate_bytes, mutate_json, mutate_text
@@ -128,7 +127,7 @@ def _bad_headers(data: bytes, chance: random.Random) -> bytes:
 
 def examine_wheel(data: bytes) -> None:
     """All that is ever done with a wheel before its code runs anywhere."""
-    for step in (_layout, _facts, _verify, _statement, _elf, _patched, _contents):
+    for step in (_layout, _facts, _statement, _elf, _patched, _contents):
         try:
             step(data)
         except StackbError:
@@ -149,11 +148,6 @@ def _layout(data: bytes) -> None:
 
 def _facts(data: bytes) -> None:
     read_facts(_opened(data))
-
-
-def _verify(data: bytes) -> None:
-    archive = _opened(data)
-    record.verify(archive, record.read_record(archive))
 
 
 def _statement(data: bytes) -> None:

@@ -23,6 +23,7 @@ from stack_builder.supply import provenance
 from stack_builder.wheels import names, record
 from stack_builder.wheels.facts import parse_metadata
 from stack_builder.wheels.http import Page
+from stack_builder.wheels.layout import Layout
 from stack_builder.wheels.simple import parse_page
 from tests.fuzz.archives import METADATA, members, record_of, scratch
 from tests.fuzz.mutate import mutate_bytes, mutate_json, mutate_text
@@ -33,6 +34,8 @@ _STACK = "cu130-sglang-0.5.23"
 
 
 # --- METADATA, RECORD, names of wheels ---
+
+_DEMO = Layout("demo-1.0-py3-none-any.whl", "demo", "1.0", "demo-1.0.dist-info")
 
 
 def make_metadata(chance: random.Random) -> bytes:
@@ -50,7 +53,7 @@ def examine_metadata(data: bytes) -> None:
     if data[:1] == b"M":
         parse_metadata(data[1:], "demo")
     elif data[:1] == b"R":
-        record.parse(data[1:], "demo-1.0.dist-info", "demo-1.0-py3-none-any.whl")
+        record.parse(data[1:], _DEMO)
     else:
         names.parse(data[1:].decode("utf-8", "surrogateescape"))
 

@@ -56,6 +56,7 @@ def wheel(tmp_path: Path) -> Path:
         "one-1.0.data/platlib/pkg/more.py": b"more\n",
         "one-1.0.data/data/share/x.txt": b"data",
         "one-1.0.data/scripts/tool": b"#!/bin/sh\n",
+        "one-1.0.data/headers/one.h": b"//\n",
     }
     return make_wheel(tmp_path, "one", files, stored=("pkg/lib/libstored.so",))
 
@@ -71,7 +72,7 @@ def test_paths_and_contents_equal_those_of_pypas_installer(wheel: Path, tree: Wh
     root = tmp_path / "installed"
     site = root / SITE.lstrip("/")
     schemes = {"purelib": site, "platlib": site, "scripts": root / "opt/venv/bin", "data": root / "opt/venv"}
-    schemes["headers"] = root / "opt/venv/include/site/python3.11"
+    schemes["headers"] = root / "opt/venv/include/site/python3.11/one"
     destination = SchemeDictionaryDestination({k: str(v) for k, v in schemes.items()}, "/usr/bin/python3", "posix")
     with WheelFile.open(wheel) as source:
         install(source, destination, {})

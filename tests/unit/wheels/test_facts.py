@@ -12,6 +12,7 @@ import pytest
 from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.wheels import facts, names
 from stack_builder.wheels.archive import WheelArchive
+from stack_builder.wheels.layout import venv_path
 
 Make = Callable[..., bytes]
 
@@ -44,7 +45,7 @@ def test_reads_both_versions_and_all_schemes(make_wheel: Make) -> None:
     assert (found.requires_python, found.requires_dist) == (">=3.10", ("torch==2.9.1", 'numpy; extra == "test"'))
     assert found.tags == ("cp310-abi3-manylinux2014_x86_64",)
     assert found.scripts == ("Run", "show")
-    placed = {facts.venv_path(file, found.name, "3.11"): file.sha256 for file in found.files}
+    placed = {venv_path(file.scheme, file.path, found.name, "3.11"): file.sha256 for file in found.files}
     assert placed["lib/python3.11/site-packages/sgl_kernel/common_ops.so"] == hashlib.sha256(b"\x7fELF").hexdigest()
     assert placed["bin/tool"] == hashlib.sha256(b"#!python\n").hexdigest()
     assert {"share/doc", "include/site/python3.11/sgl-kernel/a.h", "lib/python3.11/site-packages/top.py"} <= set(placed)
@@ -73,9 +74,9 @@ def test_cache_is_used_and_survives_damage(private_cache: Path, make_wheel: Make
     ("extra", "reason"),
     [
         ({"metadata": b"Name: demo\n\n"}, "no version"),
-        ({"entry_points": b"nonsense"}, "malformed entry_points"),
-        ({"files": {"demo-1.0.data/etc/passwd": b""}}, "no installation scheme"),
-        ({"record": b"demo-1.0.dist-info/RECORD,,\n"}, "not hashed in RECORD"),
+        ({"entry_points": b"nonsense"}, r"entry_points.txt: is malformed"),
+        ({"files": {"demo-1.0.data/etc/passwd": b""}}, "in no scheme"),
+        ({"record": b"demo-1.0.dist-info/RECORD,,\n"}, "does not list"),
     ],
 )
 def test_refuses_malformed_wheels(make_wheel: Make, extra: dict[str, object], reason: str) -> None:
