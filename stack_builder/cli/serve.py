@@ -16,7 +16,7 @@ from stack_builder.cli.arguments import ServerArguments, read_key, split_server_
 from stack_builder.cli.output import Format, emit, redacted, table, write
 from stack_builder.errors import ExitCode, UsageError
 from stack_builder.report import Report
-from stack_builder.serve import launchers, registry
+from stack_builder.serve import launchers, servers
 from stack_builder.serve.place import Environment, Image, Place
 from stack_builder.serve.plan import LaunchPlan, Request, make_plan
 from stack_builder.stack import spec as stacks
@@ -183,7 +183,7 @@ def _show(report: Report, format: Format) -> ExitCode:  # noqa: A002
 
 def _status() -> ExitCode:
     lines = []
-    for entry in registry.entries():
+    for entry in servers.entries():
         server = entry.server()
         state = "running" if server is not None and server.alive else "gone"
         log = redacted(str(entry.log))
@@ -195,15 +195,15 @@ def _status() -> ExitCode:
 
 
 def _stop(port: int) -> ExitCode:
-    entry = next((entry for entry in registry.entries() if entry.port == port), None)
+    entry = next((entry for entry in servers.entries() if entry.port == port), None)
     if entry is None:
         raise UsageError("stackb started no server there", where=f"port {port}", fix="see stackb serve --status")
     server = entry.server()
     if server is not None:
         limit = f"{launchers.STOP_PATIENCE:.0f} s"
         progress.for_terminal().note(f"SGLang may end open requests before it stops; it is killed after {limit}")
-    killed = () if server is None else registry.stop(server, port)
-    registry.forget(port)
+    killed = () if server is None else servers.stop(server, port)
+    servers.forget(port)
     left = f"; process{'es' if len(killed) > 1 else ''} that had to be killed: {len(killed)}" if killed else ""
     sys.stderr.write(f"stopped the server on port {port}{left}\n")
     return ExitCode.CLEAN

@@ -19,7 +19,7 @@ from stack_builder.errors import MachineError, UsageError
 from stack_builder.progress import Progress
 from stack_builder.report import Report, Target
 from stack_builder.report.model import Json
-from stack_builder.serve import registry
+from stack_builder.serve import servers
 from stack_builder.serve.activity import collect
 from stack_builder.serve.client import ServerClient
 from stack_builder.serve.launchers import Launcher, Server
@@ -65,7 +65,7 @@ def start(plan: LaunchPlan, launcher: Launcher, log: Path, *, patience: float, p
         with _signals_held_back():
             server = launcher.launch(plan, log)
             stack, command = plan.request.stack, plan.shell()
-            registry.write(registry.entry_for(server, stack=stack, url=plan.url, port=port, log=log, command=command))
+            servers.write(servers.entry_for(server, stack=stack, url=plan.url, port=port, log=log, command=command))
         with ServerClient(plan.url, api_key=plan.request.api_key) as client:
             readiness = wait_ready(server, client, log, port=port, patience=patience, progress=progress)
             progress.note(f"ready after {readiness.seconds:.1f} s; measuring what is active …")
@@ -73,7 +73,7 @@ def start(plan: LaunchPlan, launcher: Launcher, log: Path, *, patience: float, p
     except BaseException as error:
         if server is None:
             raise
-        registry.stop(server, port)
+        servers.stop(server, port)
         if isinstance(error, ServerDiedError | MachineError):
             report = _explained("RUN007", str(error), plan, log)
             raise StartFailedError(error.what, report, where=error.where, fix=error.fix) from error
@@ -97,13 +97,13 @@ def attach(started: Started, plan: LaunchPlan, log: Path, show: Callable[[], obj
             time.sleep(_POLL)
         _show(lines)
     except KeyboardInterrupt:
-        registry.stop(started.server, port)
+        servers.stop(started.server, port)
         return None
     except BaseException:
-        registry.stop(started.server, port)
+        servers.stop(started.server, port)
         raise
     code = started.server.exit_code
-    registry.stop(started.server, port)
+    servers.stop(started.server, port)
     ending = "its process is gone" if code is None else f"exit code {code}" if code >= 0 else f"signal {-code}"
     return _explained("RUN006", ending, plan, log)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stack_builder.progress import Silent
-from stack_builder.serve import registry, session
+from stack_builder.serve import servers, session
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -27,9 +27,9 @@ def test_a_signal_inside_the_launch_stops_what_was_launched(
         return server
 
     monkeypatch.setattr(session, "check_port", lambda _port: None)
-    monkeypatch.setattr(registry, "entry_for", lambda *_args, **_more: None)
-    monkeypatch.setattr(registry, "write", lambda _entry: done.append("remembered"))
-    monkeypatch.setattr(registry, "stop", lambda stopped, _port: done.append("stopped" if stopped is server else "?"))
+    monkeypatch.setattr(servers, "entry_for", lambda *_args, **_more: None)
+    monkeypatch.setattr(servers, "write", lambda _entry: done.append("remembered"))
+    monkeypatch.setattr(servers, "stop", lambda stopped, _port: done.append("stopped" if stopped is server else "?"))
     request = SimpleNamespace(port=1, stack="s", api_key=None)
     plan: Any = SimpleNamespace(request=request, url="http://127.0.0.1:1", shell=lambda: "")
     launcher: Any = SimpleNamespace(launch=launch)
