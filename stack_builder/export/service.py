@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from stack_builder import jsontext
 from stack_builder.errors import UsageError
 from stack_builder.sglang.compile_caches import compile_caches
 
@@ -104,8 +105,8 @@ def read_policy(path: Path) -> str:
     if path.stat().st_size > MAX_POLICY:
         raise UsageError(f"larger than {MAX_POLICY} bytes", where=path)
     try:
-        body = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        body = jsontext.loads(path.read_bytes())
+    except ValueError as error:
         raise UsageError("is not JSON", where=path) from error
     if not isinstance(body, dict):
         raise UsageError("is no JSON object", where=path)

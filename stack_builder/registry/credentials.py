@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import re
 import subprocess
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stack_builder import jsontext
 from stack_builder.errors import MachineError, UsageError
 
 _MAX_CONFIG = 4 << 20  # bytes
@@ -56,10 +56,10 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MAX_CONFIG:
             raise UsageError(f"larger than {_MAX_CONFIG} bytes", where=path)
-        body = json.loads(path.read_bytes())
+        body = jsontext.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError("is not JSON", where=path, fix="run docker login again") from error
     return body if isinstance(body, dict) else {}
 
@@ -75,7 +75,7 @@ def _ask(helper: str, host: str) -> Credentials | None:
         )
         if done.returncode != 0:  # helpers exit so for a host that they do not know
             return None
-        body = json.loads(done.stdout)
+        body: Any = jsontext.loads(done.stdout)
         return Credentials(str(body["Username"]), str(body["Secret"]))
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
         raise MachineError(

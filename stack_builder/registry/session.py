@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 
-from stack_builder import __version__
+from stack_builder import __version__, jsontext
 from stack_builder.errors import IntegrityError, MachineError
 from stack_builder.registry.credentials import Credentials, find
 from stack_builder.registry.reference import Reference
@@ -202,9 +202,10 @@ class Session:
     def _reason(self, answer: httpx.Response) -> str:
         """The first code and message of an error (distribution-spec 1.1, "Error Codes")."""
         try:
-            first = httpx.Response(200, content=read_limited(answer, MAX_ANSWER, self.where)).json()["errors"][0]
+            body: Any = jsontext.loads(read_limited(answer, MAX_ANSWER, self.where))
+            first = body["errors"][0]
             return f" ({str(first['code'])[:60]}: {str(first.get('message', ''))[:200]})"
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, IntegrityError, httpx.HTTPError):
+        except (ValueError, LookupError, TypeError, AttributeError, IntegrityError, httpx.HTTPError):
             return ""
 
     def _authorise(self, challenge: str) -> None:
@@ -240,9 +241,9 @@ class Session:
         answer = self._client.send(request, stream=True)
         try:
             self._check(answer, (200,))
-            body = httpx.Response(200, content=read_limited(answer, MAX_ANSWER, self.where)).json()
+            body: Any = jsontext.loads(read_limited(answer, MAX_ANSWER, self.where))
             token = body.get("token") or body.get("access_token")
-        except (ValueError, AttributeError, RecursionError):
+        except (ValueError, AttributeError):
             token = None
         finally:
             answer.close()

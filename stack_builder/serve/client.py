@@ -103,7 +103,7 @@ class ServerClient:
         text = self._text(method, path, body=body, timeout=timeout)
         try:
             answer = jsontext.loads(text)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise MachineError(f"{path} did not answer with JSON", where=self.url) from error
         if not isinstance(answer, dict):
             raise MachineError(f"{path} did not answer with a JSON object", where=self.url)

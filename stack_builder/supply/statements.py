@@ -6,14 +6,14 @@ Both stand in ``.dist-info`` and both are claims of whoever made the wheel. They
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from packageurl import PackageURL
 from packaging.metadata import parse_email
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
+from stack_builder import jsontext
 from stack_builder.stack.lock import Artifact
 from stack_builder.wheels.archive import WheelArchive
 from stack_builder.wheels.facts import MAX_METADATA
@@ -180,9 +180,9 @@ def read_document(path: str, data: bytes, own: tuple[str, str]) -> Document:
     """
     sha256 = hashlib.sha256(data).hexdigest()
     try:
-        bom = _Bom.model_validate(json.loads(data))
+        bom = _Bom.model_validate(jsontext.loads(data))
         parts = sorted(set(_parts(bom, own)), key=lambda part: (part.name, part.version, part.purl or ""))
-    except (ValidationError, ValueError, RecursionError):
+    except ValueError:
         return Document(path, sha256, None)
     form = _short(f"{bom.bomFormat} {bom.specVersion}")
     if bom.bomFormat != "CycloneDX" or len(parts) > MAX_PARTS:

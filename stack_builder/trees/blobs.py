@@ -7,7 +7,6 @@ here; layers, which are large, when they are read.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from stack_builder import jsontext
 from stack_builder.errors import IntegrityError, UsageError
 from stack_builder.trees.mapping import mapped
 
@@ -232,7 +232,6 @@ def _load(blobs: Blobs, name: str, digest: str | None) -> object:
     if digest is not None and f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
         raise IntegrityError("the content does not have the digest that it is named by", where=where)
     try:
-        document: object = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        return jsontext.loads(data)
+    except ValueError as error:
         raise IntegrityError(f"not JSON ({error})", where=where) from error
-    return document

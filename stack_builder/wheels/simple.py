@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
+from stack_builder import jsontext
 from stack_builder.errors import IntegrityError
 from stack_builder.wheels.http import Page, redact
 from stack_builder.wheels.paths import MAX_PART, unsafe
@@ -73,12 +74,12 @@ def parse_page(page: Page) -> tuple[IndexFile, ...]:
 
 def _parse_json(page: Page) -> list[IndexFile]:
     try:
-        body = json.loads(page.body)
+        body: Any = jsontext.loads(page.body)
         version = str(body["meta"]["api-version"])
         if version.partition(".")[0] != "1":
             raise ValueError(f"API version {version[:20]} is not 1.x")
         return [_json_file(row, page.url) for row in body["files"]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]
         raise IntegrityError(f"malformed index page ({reason})", where=redact(page.url), fix=_BROKEN) from error
 

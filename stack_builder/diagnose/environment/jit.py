@@ -7,11 +7,12 @@ to 0.6.11 an existing ``build.ninja`` is not rewritten, so objects of an older t
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from stack_builder import jsontext
 from stack_builder.diagnose.environment.facts import JitCache
 
 MAX_NINJA = 1 << 20  # bytes
@@ -47,7 +48,7 @@ def _toolkit(home: str) -> str | None:
     """The CUDA release of a toolkit's folder: its version file where it still exists, else what its path says."""
     path = Path(home.removesuffix("/bin/nvcc"))
     try:
-        body = json.loads((path / "version.json").read_text(encoding="utf-8"))
+        body: Any = jsontext.loads((path / "version.json").read_bytes())
         return ".".join(str(body["cuda"]["version"]).split(".")[:2])
     except (OSError, ValueError, KeyError, TypeError):
         pass

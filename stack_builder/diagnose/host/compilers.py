@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from stack_builder import jsontext
 from stack_builder.diagnose.host.facts import Compiler
 
 SECONDS = 5.0
@@ -65,7 +66,7 @@ def _real(path: Path) -> str:
 def _nvcc_version(path: Path) -> str | None:
     """Read the toolkit's own list of versions, else ask the compiler."""
     try:
-        body = json.loads((path.resolve().parent.parent / "version.json").read_bytes())
+        body: Any = jsontext.loads((path.resolve().parent.parent / "version.json").read_bytes())
         return ".".join(str(body["cuda_nvcc"]["version"]).split(".")[:2])
     except (OSError, ValueError, KeyError, TypeError, RuntimeError):
         return _first(_RELEASE, _output(str(path), "--version")) if os.access(path, os.X_OK) else None

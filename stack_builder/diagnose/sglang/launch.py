@@ -7,12 +7,12 @@ Pure functions of a parsed line, a release and its gates. What a rule says about
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.version import Version
 
+from stack_builder import jsontext
 from stack_builder.diagnose import catalogue
 from stack_builder.diagnose.sglang import gates
 from stack_builder.report import Finding, Severity
@@ -276,8 +276,8 @@ def _reachable(launch: Launch, rows: Mapping[str, tuple[int, ...]]) -> Iterator[
 def _rows(text: str | None) -> dict[str, tuple[int, ...]]:
     """Rows of an adaptive configuration file; none where it is absent or not of that form."""
     try:
-        body = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
+        body = jsontext.loads(text, lenient=True) if text else {}
+    except ValueError:
         return {}
     rows = {}
     for key, entry in body.items() if isinstance(body, dict) else ():

@@ -9,8 +9,9 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from stack_builder import jsontext
 from stack_builder.errors import IntegrityError, UsageError
 
 _CHUNK = 1 << 20
@@ -156,12 +157,12 @@ class SavedSource:
             IntegrityError: it is malformed.
         """
         try:
-            images = json.loads(b"".join(files.read("manifest.json", _MAX_JSON)))
+            images: Any = jsontext.loads(b"".join(files.read("manifest.json", _MAX_JSON)))
             if len(images) != 1:
                 raise UsageError("holds several images", where=where, fix="save one")
             config, layers = images[0]["Config"], images[0]["Layers"]
             names = [name for name in (config, *layers) if _NAME.fullmatch(name)]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise IntegrityError("manifest.json is malformed", where=where) from error
         if len(names) != len(layers) + 1:
             raise IntegrityError("manifest.json names files in an odd way", where=where)

@@ -7,7 +7,6 @@ are when they are gzip, so they keep the digests that others know; uncompressed 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from stack_builder import jsontext
 from stack_builder.errors import IntegrityError, MachineError, UsageError
 from stack_builder.files import claimed_folder
 from stack_builder.image.base.model import NEW, Base, BaseRequest, Foreseen, architecture
@@ -283,8 +283,8 @@ def _json(chunks: Iterator[bytes], digest: str) -> dict[str, Any]:
 
 def _decoded(data: bytes, where: object) -> dict[str, Any]:
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        value = jsontext.loads(data)
+    except ValueError as error:
         raise IntegrityError("is not JSON", where=where) from error
     if not isinstance(value, dict):
         raise IntegrityError("is not a JSON object", where=where)

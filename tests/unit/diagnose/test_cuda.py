@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,33 @@ def test_jit_caches_are_read_from_their_build_files(tmp_path: Path) -> None:
     assert (cache.library_version, cache.arch, cache.cuda, cache.objects) == ("0.6.4", "120a", ("12.8",), 1)
     assert find_jit_caches({"HOME": str(tmp_path), "FLASHINFER_WORKSPACE_BASE": "/nowhere"}) == ()
     assert find_jit_caches({}) == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "releases"),
+    [
+        (json.dumps({"cuda": {"name": "CUDA SDK", "version": "13.0.2"}}), ("13.0",)),
+        (None, ("12.9",)),
+        ("[" * 100_000, ("12.9",)),
+        ('{"cuda": 13}', ("12.9",)),
+    ],
+    ids=["named", "gone", "brackets", "another-form"],
+)
+def test_the_toolkit_is_that_of_its_version_file_or_else_of_its_path(
+    tmp_path: Path, version: str | None, releases: tuple[str, ...]
+) -> None:
+    home = tmp_path / "cuda-12.9"
+    home.mkdir()
+    if version is not None:
+        (home / "version.json").write_text(version)
+    module = tmp_path / ".cache/flashinfer/0.7.2/120a/cached_ops/norm"
+    module.mkdir(parents=True)
+    (module / "build.ninja").write_text(
+        f"ninja_required_version = 1.3\ncuda_home = {home}\nnvcc = $cuda_home/bin/nvcc\n"
+    )
+    (module / "norm.so").touch()
+    [found] = find_jit_caches({"HOME": str(tmp_path)})
+    assert (found.library_version, found.cuda, found.objects) == ("0.7.2", releases, 1)
 
 
 def test_leftover_wheels_of_the_other_major_are_a_note() -> None:

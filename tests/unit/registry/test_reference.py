@@ -100,6 +100,18 @@ def test_a_credential_helper(config: Path, tmp_path: Path, monkeypatch: pytest.M
     assert (found.user, found.secret) == ("host.example", "s")
 
 
+def test_a_credential_helper_that_answers_with_brackets(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper = tmp_path / "docker-credential-test"
+    helper.write_text("#!/bin/sh\nread host\nhead -c 100000 /dev/zero | tr '\\0' '['\n")
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    config.write_text(json.dumps({"credHelpers": {"host.example": "test"}}))
+    with pytest.raises(MachineError, match="does not work"):
+        find("host.example")
+
+
 @pytest.mark.parametrize(
     ("text", "error", "says"),
     [
