@@ -166,7 +166,7 @@ def _not_checked(found: Iterable[Item]) -> tuple[Skipped, ...]:
 
 
 def _finding(path: Path, what: str) -> Finding:
-    return catalogue.finding("CACHE001", object=str(path), detail=f"{what[0].upper()}{what[1:]}.")
+    return catalogue.finding("CACHE001", object=str(path), detail=catalogue.sentence(what))
 
 
 def _abandoned(path: Path, since: float) -> bool:

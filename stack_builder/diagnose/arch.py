@@ -92,7 +92,7 @@ def judge_arch(environment: Environment, gpu: Gpu) -> list[Finding]:
 def judge_unread(environment: Environment) -> list[Finding]:
     """Report fat binaries that could not be walked; needs no GPU."""
     return [
-        catalogue.finding("ARCH004", detail=code.unread, object=code.path, distribution=code.owner)
+        catalogue.finding("ARCH004", detail=catalogue.sentence(code.unread), object=code.path, distribution=code.owner)
         for code in environment.device_code
         if code.unread is not None
     ]

@@ -118,6 +118,11 @@ def finding(
     )
 
 
+def sentence(what: str) -> str:
+    """A sentence for a detail, of what an error or a rule says in lower case and without a full stop."""
+    return f"{what[:1].upper()}{what[1:]}."
+
+
 def skipped(rule_id: str, reason: str) -> Skipped:
     """Record that a rule could not run, and why."""
     return Skipped(rule(rule_id).id, reason)

@@ -40,7 +40,8 @@ def judge_abi(environment: Environment, known: Knowledge) -> list[Finding]:
 
 def _object(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
     if found.unread is not None:
-        yield catalogue.finding("ABI011", detail=f"{found.unread}.", object=found.path, distribution=found.owner)
+        detail = catalogue.sentence(found.unread)
+        yield catalogue.finding("ABI011", detail=detail, object=found.path, distribution=found.owner)
         return
     yield from _foreign_module(environment, found)
     yield from _libraries(environment, found, known)

@@ -46,7 +46,7 @@ def moved(facts: LockFacts) -> Iterator[Finding]:
             title=None if causes else "Nothing in the stack file pins torch",
             object=torch.filename,
             distribution=facts.distribution("torch"),
-            detail=f"{what[0].upper()}{what[1:]}.{who}",
+            detail=f"{catalogue.sentence(what)}{who}",
             evidence={"bare_torch": list(bare)},
         )
 

@@ -301,4 +301,4 @@ def test_an_object_that_cannot_be_read_is_named_and_nothing_else_is_said_of_it()
     damaged = Object(f"{SITE}/demo/x.so", "demo 1", unread="its dynamic section lies beyond the file")
     (finding,) = abi.judge_abi(environment(damaged), KNOWN)
     assert finding.rule == "ABI011"
-    assert finding.detail.startswith("its dynamic section lies beyond the file. ")
+    assert finding.detail.startswith("Its dynamic section lies beyond the file. ")

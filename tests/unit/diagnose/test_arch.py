@@ -133,5 +133,5 @@ def test_the_alternative_that_the_gpu_does_not_load_is_left_out() -> None:
 def test_a_fat_binary_that_cannot_be_walked_is_named_and_not_judged() -> None:
     damaged = Environment("x86_64", PYTHON, device_code=(DeviceCode("/v/x.so", "demo 1", (), (), "cut off"),))
     (finding,) = arch.judge_unread(damaged)
-    assert (finding.rule, finding.object, finding.detail) == ("ARCH004", "/v/x.so", "cut off")
+    assert (finding.rule, finding.object, finding.detail) == ("ARCH004", "/v/x.so", "Cut off.")
     assert arch.judge_arch(damaged, Gpu.parse("sm_120")) == []
