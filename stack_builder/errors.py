@@ -83,6 +83,11 @@ class MachineError(StackbError):
     exit_code = ExitCode.COULD_NOT_CHECK
 
 
+def engine_says(error: object) -> str:
+    """Give a Docker engine's own words in one line, of what it sent or of docker-py's error."""
+    return " ".join(str(getattr(error, "explanation", None) or error).split())[:500]
+
+
 def no_engine(error: BaseException, *, fix: str) -> MachineError:
     """Say why no Docker engine answers: docker-py wraps the one cause that the user can mend by a permission.
 
@@ -94,7 +99,7 @@ def no_engine(error: BaseException, *, fix: str) -> MachineError:
     while cause is not None and not isinstance(cause, PermissionError):
         cause = cause.__cause__ or cause.__context__
     if cause is None:
-        return MachineError(f"no Docker engine answers ({' '.join(str(error).split())[:300]})", fix=fix)
+        return MachineError(f"no Docker engine answers ({engine_says(error)})", fix=fix)
     return MachineError(
         "this user has no permission on the Docker engine's socket",
         fix="join the group docker (sudo usermod -aG docker USER, then log in again), or run it with sudo",

@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from stack_builder.errors import MachineError, no_engine
+from stack_builder.errors import MachineError, engine_says, no_engine
 from stack_builder.image.oci import MANIFEST_TYPE, Image, archive_members
 from stack_builder.image.store import BlobStore
 from stack_builder.progress import Progress, Task
@@ -86,7 +86,7 @@ def send(
                 return identity
         return _load(client, store, image, tag, progress)
     except docker.errors.DockerException as error:
-        raise MachineError(f"the Docker engine refused the image: {_line(error)}", where=tag) from error
+        raise MachineError(f"the Docker engine refused the image: {engine_says(error)}", where=tag) from error
     except failures() as error:  # the engine has gone, at the start of an answer or within one
         fix = "see that it runs, then run it again: it keeps the layers that it has"
         raise MachineError("the Docker engine broke the connection off", where=tag, fix=fix) from error
@@ -110,7 +110,7 @@ def _pull(client: docker.DockerClient, registry: Registry, image: Image, tag: st
         try:
             for event in client.api.pull(source, stream=True, decode=True):
                 if message := event.get("error"):
-                    raise MachineError(f"the Docker engine refused the image: {_line(message)}", where=tag)
+                    raise MachineError(f"the Docker engine refused the image: {engine_says(message)}", where=tag)
                 _advance(task, registry, event)
         except (docker.errors.DockerException, MachineError):
             if registry.reached:
@@ -248,7 +248,3 @@ def _handler(store: BlobStore, image: Image, registry: Registry) -> type[BaseHTT
             pass
 
     return Handler
-
-
-def _line(error: object) -> str:
-    return str(getattr(error, "explanation", None) or error).strip().splitlines()[0][:300]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stack_builder import resources
 from stack_builder.diagnose import catalogue
-from stack_builder.errors import MachineError, UsageError
+from stack_builder.errors import MachineError, UsageError, engine_says
 from stack_builder.files import claimed_folder
 from stack_builder.image.base.archives import SavedSource
 from stack_builder.image.base.images import Parts, Source, open_layout, read_parts
@@ -293,4 +293,4 @@ def _save(reference: str, path: Path) -> None:
     except docker.errors.ImageNotFound as error:
         raise UsageError("the Docker engine has no such image", where=reference) from error
     except docker.errors.DockerException as error:
-        raise MachineError(f"the Docker engine does not give it out: {error}", where=reference) from error
+        raise MachineError(f"the Docker engine does not give it out: {engine_says(error)}", where=reference) from error

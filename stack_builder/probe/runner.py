@@ -9,17 +9,14 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pydantic import ValidationError
 
 from stack_builder import resources
-from stack_builder.errors import MachineError, UsageError, no_engine
+from stack_builder.errors import MachineError, UsageError, engine_says, no_engine
 from stack_builder.probe import result
 from stack_builder.report.model import Json
-
-if TYPE_CHECKING:
-    import docker.errors
 
 MAX_OUTPUT = 1 << 20  # bytes of a probe's output that are kept
 TIME_LIMIT = 300.0  # seconds; a first JIT build of a kernel library takes over a minute
@@ -107,14 +104,14 @@ class ContainerInterpreter:
             fix = "load it first: stackb build --output docker:NAME"
             raise MachineError("the Docker engine has no such image", where=self._image, fix=fix) from error
         except docker.errors.APIError as error:
-            raise MachineError(_engine_says(error), where=self._image) from error
+            raise MachineError(engine_says(error), where=self._image) from error
         except docker.errors.DockerException as error:
             raise no_engine(error, fix="start Docker, or probe an environment: venv:DIR") from error
         try:
             container.start()
             code = int(container.wait(timeout=limit)["StatusCode"])
         except docker.errors.APIError as error:  # such as GPUs that the engine knows nothing of
-            raise MachineError(_engine_says(error), where=self._image) from error
+            raise MachineError(engine_says(error), where=self._image) from error
         except requests.exceptions.ConnectionError:  # how the SDK reports that the time is up
             return None, "", ""
         else:
@@ -123,10 +120,6 @@ class ContainerInterpreter:
             return (code if code <= 128 else 128 - code), output, errors
         finally:
             container.remove(force=True)
-
-
-def _engine_says(error: docker.errors.APIError) -> str:
-    return " ".join(str(error.explanation or error).split())
 
 
 def on_path(python: Path) -> str:

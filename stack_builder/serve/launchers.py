@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from stack_builder.errors import MachineError, no_engine
+from stack_builder.errors import MachineError, engine_says, no_engine
 from stack_builder.serve.plan import LaunchPlan
 from stack_builder.serve.processes import ProcessId, end_session, listener, session_members
 
@@ -160,7 +160,7 @@ class DockerServer:
             pass
         except docker.errors.APIError as error:
             where = f"container {self.container.id[:12]}"
-            raise MachineError(_engine_says(error), where=where, fix="stop the server once more") from error
+            raise MachineError(engine_says(error), where=where, fix="stop the server once more") from error
         except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
             raise no_engine(error, fix="start Docker, then stop the server once more") from error
         return ()
@@ -209,7 +209,7 @@ class DockerLauncher:
             fix = f"run stackb build {self._stack} --output docker:{self._image}"
             raise MachineError("the Docker engine has no such image", where=self._image, fix=fix) from error
         except docker.errors.APIError as error:
-            raise MachineError(_engine_says(error), where=self._image) from error
+            raise MachineError(engine_says(error), where=self._image) from error
         except docker.errors.DockerException as error:
             fix = "start Docker, or serve from a virtual environment with --in local"
             raise no_engine(error, fix=fix) from error
@@ -238,7 +238,7 @@ class DockerLauncher:
         except docker.errors.APIError as error:
             container.remove(force=True)
             # an engine without CAP_SYS_RESOURCE cannot raise limits: the server then runs with the engine's own
-            if "rlim" in _engine_says(error) and options.pop("ulimits", None) is not None:
+            if "rlim" in engine_says(error) and options.pop("ulimits", None) is not None:
                 return self._start(client, options)
             raise
         return container
@@ -265,8 +265,3 @@ def container_options(plan: LaunchPlan, image: str, gpus: str) -> dict[str, Any]
         wanted |= {"Count": -1} if gpus == "all" else {"DeviceIDs": gpus.split(",")}
         options["device_requests"] = [wanted]
     return options
-
-
-def _engine_says(error: Exception) -> str:
-    text = getattr(error, "explanation", None) or str(error)
-    return " ".join(str(text).split())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stack_builder import resources
-from stack_builder.errors import MachineError, UsageError
+from stack_builder.errors import MachineError, UsageError, engine_says
 from stack_builder.image.base.images import EngineProvider
 from stack_builder.image.base.model import Base, BaseRequest, Foreseen
 
@@ -68,8 +68,9 @@ def _build(client: docker.DockerClient, request: BaseRequest) -> str:
                     said.append(text)
                 identity = event.get("aux", {}).get("ID", identity)
         except docker.errors.DockerException as error:
-            line = str(getattr(error, "explanation", None) or error).splitlines()[0][:300]
-            raise MachineError(f"the Docker engine does not build: {line}", where="docker/Dockerfile") from error
+            raise MachineError(
+                f"the Docker engine does not build: {engine_says(error)}", where="docker/Dockerfile"
+            ) from error
     if identity is None:
         raise MachineError("the Docker engine names no image", where="docker/Dockerfile")
     return str(identity)
