@@ -118,6 +118,17 @@ def unclaimed(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def claimed(path: Path) -> bool:
+    """Whether a living process has claimed a file or folder; not where it is gone."""
+    try:
+        with unclaimed(path):
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
 def free_bytes(folder: Path) -> int:
     """How many bytes this user may still write on the disk of a folder that need not exist yet."""
     return shutil.disk_usage(standing(folder)).free

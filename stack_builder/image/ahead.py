@@ -10,11 +10,13 @@ Measured on Docker 20.10, default stack, two cores, nothing in any cache: 195 s 
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from threading import Condition, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from stack_builder.files import claimed, claimed_file
 from stack_builder.image import daemon, oci
 from stack_builder.image.store import BlobStore
 from stack_builder.stack.receipt import LayerRecord
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 _PATIENCE = 3.0  # seconds of building before anything is sent ahead, and between two images: most builds are shorter
 
-_UNFINISHED = "dev.stackb.unfinished"  # label of the images on the way
+_UNFINISHED = "dev.stackb.unfinished"
+"""Label of the images on the way: names a file that their build claims; without that claim they were left behind."""
 
 
 class Ahead:
@@ -38,13 +41,14 @@ class Ahead:
 
     def __init__(self, client: docker.DockerClient, store: BlobStore, architecture: str) -> None:
         self._client, self._store = client, store
-        self._config = oci.ImageConfig(architecture, {}, (), {_UNFINISHED: "true"})
+        self._architecture = architecture
         self._layers: tuple[LayerRecord, ...] = ()
         self._changed = Condition()
         self._over = self._abandoned = False
         self._images: list[tuple[str, oci.Image]] = []  # with the name in the engine
         self._sent: set[str] = set()
         self._thread = Thread(target=self._run, name="sending ahead", daemon=True)
+        self._standing = ExitStack()
 
     def arrived(self, layers: tuple[LayerRecord, ...]) -> None:
         """Say which layers can be sent, lowest first."""
@@ -65,21 +69,27 @@ class Ahead:
         return frozenset(self._sent)
 
     def __enter__(self) -> Ahead:
+        self._store.partial.mkdir(parents=True, exist_ok=True)
+        claim, _ = self._standing.enter_context(claimed_file(self._store.partial, prefix="ahead-"))
+        self._config = oci.ImageConfig(self._architecture, {}, (), {_UNFINISHED: claim.name})
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._abandoned = kind is not None
-        self.settle()
-        for name, image in self._images:
-            self._forget(name, image)
+        with self._standing:
+            self._abandoned = kind is not None
+            self.settle()
+            for name, image in self._images:
+                self._forget(name, image)
 
     def _run(self) -> None:
         with suppress(*daemon.failures(), OSError):
-            for left in self._client.images.list(filters={"label": _UNFINISHED}):  # by a build that was killed
-                self._client.images.remove(left.id, force=True)
+            for other in self._client.images.list(filters={"label": _UNFINISHED}):
+                claim = Path(other.labels[_UNFINISHED]).name
+                if not claimed(self._store.partial / claim):  # its build was killed
+                    self._client.images.remove(other.id, force=True)
             sent = 0
             while len(layers := self._next(sent)) > sent:
                 image = oci.assemble(self._store, self._config, layers)

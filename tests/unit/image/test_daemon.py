@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from stack_builder.errors import MachineError
+from stack_builder.files import claimed_file
 from stack_builder.image import ahead, daemon, oci
 from stack_builder.image.oci import Image, ImageConfig
 from stack_builder.image.store import BlobStore, layer_record
@@ -243,10 +244,14 @@ def test_lower_layers_go_ahead_of_the_image(store: BlobStore, image: Image, monk
 
 def test_unfinished_images_of_a_killed_build_are_removed_by_the_next(store: BlobStore) -> None:
     engine = Engine(set())
-    engine.left.append(SimpleNamespace(id="sha256:left"))
-    with ahead.Ahead(engine, store, "amd64"):  # type: ignore[arg-type]
-        until(lambda: engine.removed)
-    assert engine.removed == ["sha256:left"]
+    store.partial.mkdir(parents=True)
+    (store.partial / "ahead-left").touch()
+    with claimed_file(store.partial, prefix="ahead-") as (claim, _):  # a build that goes on
+        for name in (claim.name, "ahead-left", "ahead-gone", "../../.."):
+            engine.left.append(SimpleNamespace(id=name, labels={"dev.stackb.unfinished": name}))
+        with ahead.Ahead(engine, store, "amd64"):  # type: ignore[arg-type]
+            until(lambda: len(engine.removed) >= 3)
+    assert engine.removed == ["ahead-left", "ahead-gone", "../../.."]
 
 
 def test_what_cannot_be_sent_ahead_is_left_to_the_image(
