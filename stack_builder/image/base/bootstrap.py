@@ -25,11 +25,21 @@ from stack_builder.image.rootfs import readable_folder
 from stack_builder.image.settings import EPOCH
 from stack_builder.stack.receipt import DebianPackage
 
-VERSION = 1
+VERSION = 2
 """Part of the key of every cached base. Raise it whenever the same packages would give other bytes."""
 
 # Merged /usr, as Debian 12 demands; newer mmdebstrap does this by itself, which ln then respects.
 _MERGE_USR = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d"; [ -e "$1/$d" ] || ln -s "usr/$d" "$1/$d"; done'
+
+_OBEYED = (
+    "APT_",
+    "DEB",
+    "DPKG_",
+    "LANG",
+    "LC_",
+    "PERL",
+    "PYTHON",
+)  # of the environment; by apt, dpkg and what packages run
 
 _DROPPED = re.compile(
     r"dev/.+"  # engines mount their own
@@ -82,9 +92,7 @@ def bootstrap(recipe: Recipe, packages: Iterable[DebianPackage], store: Path, wo
         str(result),
         f"deb [trusted=yes] copy:{repository} ./",
     ]
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(work)}
-    environment.pop("APT_CONFIG", None)
-    done = run_contained(argv, environment)
+    done = run_contained(argv, _environment(work))
     if done.returncode != 0:
         complaints = [line for line in done.stderr.splitlines() if line.startswith("E:")] or ["E: no message"]
         raise MachineError(
@@ -92,6 +100,14 @@ def bootstrap(recipe: Recipe, packages: Iterable[DebianPackage], store: Path, wo
             fix="see mmdebstrap's manual on --mode for what it needs: root, or user namespaces with newuidmap",
         )
     return result
+
+
+def _environment(work: Path) -> dict[str, str]:
+    """The caller's environment, but for what would change the files that maintainer scripts write."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OBEYED)}
+    fixed = {"SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(work)}
+    # debpython, which compiles the packages' modules, would itself be compiled when it is imported: by time stamps
+    return {**kept, **fixed, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def normalise(raw: Path, result: Path, tree: Path) -> str:
