@@ -19,6 +19,7 @@ from stack_builder.report import Report
 from stack_builder.serve import launchers, servers
 from stack_builder.serve.place import Environment, Image, Place
 from stack_builder.serve.plan import LaunchPlan, Request, make_plan
+from stack_builder.sglang import checkpoint
 from stack_builder.stack import spec as stacks
 from stack_builder.stack.gpu import Gpu
 from stack_builder.stack.spec import ServeProfile, StackSpec
@@ -88,7 +89,7 @@ def command(
         stack=loaded.stack.name,
         spec=spec.value,
         model=_local(model),
-        draft=None if draft is None else _local(draft),
+        draft=_local(draft) if draft else None,
         adaptive=None if adaptive is None else adaptive.absolute(),
         host=host,
         port=port,
@@ -211,7 +212,7 @@ def _stop(port: int) -> ExitCode:
 
 def _local(model: str) -> str:
     """Make a folder's path absolute; a hub name stays."""
-    return str(Path(model).absolute()) if Path(model).is_dir() else model
+    return str(checkpoint.locate(model) or model)
 
 
 def _environment(venv: Path | None) -> Path:

@@ -43,8 +43,12 @@ def render_text(report: Report, console: Console) -> None:
                 told[finding.rule] = remedy
     if report.skipped:
         page.heading("SKIPPED (not checked is not passed)")
+        together: dict[str, list[str]] = {}  # one reason often stands for many rules
         for skipped in report.skipped:
-            page.line(skipped.reason, head=f"  {printable(skipped.rule):<8} ")
+            together.setdefault(skipped.reason, []).append(skipped.rule)
+        for reason, (rule, *others) in together.items():
+            also = f" (also {', '.join(others)})" if others else ""
+            page.line(f"{reason}{also}", head=f"  {printable(rule):<8} ")
     if report.facts:
         page.heading("FACTS")
         _facts(page, report.facts)

@@ -85,15 +85,31 @@ class Checkpoint:
         return None
 
 
+def locate(name: str) -> Path | None:
+    """Give the folder that a user names as a model; None where it is a hub's name.
+
+    What begins with ``/``, ``./``, ``../`` or ``~``, or is there, is taken for a path.
+
+    Returns:
+        an absolute path that holds a ``config.json``, or None.
+
+    Raises:
+        UsageError: a path that is no such folder. SGLang would take it for a hub's name.
+    """
+    path = Path(name).expanduser() if name.startswith("~") else Path(name)
+    if not name.startswith(("/", "./", "../", "~")) and not path.exists():
+        return None
+    _configuration(path)
+    return path.absolute()
+
+
 def read(folder: Path) -> Checkpoint:
     """Read a model folder. Damaged weights are a fact, not a failure: they are named in ``damage``.
 
     Raises:
         UsageError: there is no ``config.json``, or it is not a JSON object.
     """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise UsageError("no config.json", where=folder, fix="give the folder of a model")
+    path = _configuration(folder)
     if path.stat().st_size > MAX_CONFIG:
         raise UsageError(f"larger than {MAX_CONFIG} bytes", where=path)
     try:
@@ -112,6 +128,14 @@ def read(folder: Path) -> Checkpoint:
     except DamagedCheckpointError as error:
         damage = str(error)
     return Checkpoint(folder, architecture, config, next(inner, config), tensors, damage)
+
+
+def _configuration(folder: Path) -> Path:
+    path = folder / "config.json"
+    if not path.is_file():
+        what = "no config.json" if folder.is_dir() else "not a folder" if folder.exists() else "there is no such folder"
+        raise UsageError(what, where=folder, fix="give the folder of a model, which holds its config.json")
+    return path
 
 
 def auxiliary_layers(config: Mapping[str, object]) -> tuple[int, ...] | None:

@@ -56,7 +56,20 @@ def check_launch(
         )
         findings += judged
         skipped += unjudged
-    return findings, skipped
+    return findings, [*skipped, *_not_here(line, model, draft)]
+
+
+def _not_here(line: LaunchLine, model: Path | None, draft: Path | None) -> list[Skipped]:
+    """What is skipped for a model or a draft that the line names and that is no folder of this machine."""
+    named, drafted = line.value("--model-path"), line.value("--speculative-draft-model-path")
+    if model is None:
+        rules = (*pair.OF_MODEL, *pair.OF_PAIR) if drafted else pair.OF_MODEL
+        reason = f"{named} is no folder of a model here: its weights and its contract with SGLang are not checked"
+        return [catalogue.skipped(rule, reason) for rule in rules] if named else []
+    if draft is None and drafted:
+        reason = f"{drafted} is no folder of a model here: the draft is not checked against its target"
+        return [catalogue.skipped(rule, reason) for rule in pair.OF_PAIR]
+    return []
 
 
 def _folder(line: LaunchLine, option: str) -> Path | None:

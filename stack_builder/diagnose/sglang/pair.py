@@ -16,6 +16,23 @@ from stack_builder.sglang.source import SourceTree
 
 LLAMA_DRAFT = "LlamaForCausalLMEagle3"
 
+# The rules by what they read: the target alone, or a draft as well.
+OF_MODEL = ("SGL040", "SGL041", "SGL042", "SGL048", "SGL054")
+OF_PAIR = (
+    "SGL043",
+    "SGL044",
+    "SGL045",
+    "SGL046",
+    "SGL047",
+    "SGL049",
+    "SGL050",
+    "SGL051",
+    "SGL052",
+    "SGL053",
+    "SGL055",
+    "SGL056",
+)
+
 # Tensors of that draft below "midlayer." or "layers.0." (sglang/srt/models/llama_eagle3.py, load_weights).
 _MOST_LAYERS = 1000  # whose tensors are looked for: a configuration may claim any number
 _LAYER = (

@@ -10,6 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion
 
 from stack_builder.diagnose import catalogue
+from stack_builder.diagnose.sglang import pair
 from stack_builder.diagnose.sglang.check import check_launch
 from stack_builder.diagnose.sglang.locate import of_stack, source_of
 from stack_builder.diagnose.target import TargetSpec
@@ -26,7 +27,8 @@ def check(launch: Launch) -> Said:
         tree = _source(launch)
     except MachineError as error:
         # An image can be here without its wheels. What they would have told is skipped, not passed.
-        return Said(skipped=(catalogue.skipped("SGL001", str(error)),))
+        rules = ("SGL001", *pair.OF_MODEL, *(pair.OF_PAIR if launch.plan.request.draft else ()))
+        return Said(skipped=tuple(catalogue.skipped(rule, str(error)) for rule in rules))
     model = Path(launch.plan.request.model)
     findings, skipped = check_launch(
         tree,

@@ -99,6 +99,22 @@ def test_check(wheels, capsys):
     assert run(["sglang", "check", "--target", wheels, "--env", "X", "--", "--model", "m"]) == 2
 
 
+def test_a_model_that_is_not_here_is_named_as_not_checked(wheels, tmp_path, capsys):
+    def skipped(*words):
+        run(["sglang", "check", "--target", wheels, "--gpu", "sm_90", "--format", "json", "--", *words])
+        entries = json.loads(capsys.readouterr().out)["skipped"]
+        return {entry["rule"] for entry in entries if "no folder of a model here" in entry["reason"]}
+
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    of_model, of_pair = {"SGL040", "SGL042"}, {"SGL043", "SGL045"}
+    draft = ("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "org/draft")
+    assert skipped("--model", "org/model") >= of_model
+    assert not skipped("--model", "org/model") & of_pair
+    assert skipped("--model", "org/model", *draft) >= of_model | of_pair
+    assert skipped("--model", str(tmp_path), *draft) >= of_pair
+    assert not skipped("--model", str(tmp_path))
+
+
 def test_doctor_judges_a_model(wheels, tmp_path, capsys):
     folder = tmp_path / "model"
     folder.mkdir()
