@@ -28,6 +28,7 @@ USER, HOST = "verysecretuser", "verysecrethost"
 HF, KEY = "hf_PlantedTokenPlantedToken", "planted-api-key-4711"
 INDEX, DOCKER = "planted-index-password", "planted-registry-password"
 NETRC, OTHER = "planted-netrc-password", "planted-environment-value"
+AWS = "planted/aws+value=="
 
 
 def basic(secret: str) -> str:
@@ -35,12 +36,13 @@ def basic(secret: str) -> str:
     return base64.b64encode(f"robot:{secret}".encode()).decode()
 
 
-SECRETS = (HF, KEY, INDEX, DOCKER, NETRC, OTHER, *map(basic, (INDEX, DOCKER, NETRC)))
+SECRETS = (HF, KEY, AWS, INDEX, DOCKER, NETRC, OTHER, *map(basic, (INDEX, DOCKER, NETRC)))
 NAMES = (USER, HOST)  # the home folder ends in the first
 OWN = ("stacks", "servers")  # folders of the tool's own notes, which say where things lie on this machine
 LOG = f"""Traceback (most recent call last):
   File "/home/{USER}/venv/lib/python3.11/site-packages/sgl_kernel/__init__.py", line 9, in <module>
-ImportError: /home/{USER}/venv/sgl_kernel/common_ops.abi3.so: undefined symbol: _ZN3c1013MessageLoggerC1EPKciib on {HOST}
+ImportError: /home/{USER}/venv/sgl_kernel/common_ops.abi3.so: undefined symbol: _ZN3c1013MessageLoggerC1EPKciib on {HOST} \
+AWS_SECRET_ACCESS_KEY={AWS} DB_PASSWD={AWS} SECRET_KEY={AWS} SSH_PRIVATE={AWS} C:\\Users\\{USER}\\x Cookie: sessionid={AWS}
 server_args=ServerArgs(api_key='{KEY}', hf_token={HF}) http://u:{INDEX}@index.example/
 """
 STAND_IN = f'#!/bin/sh\nPYTHONPATH="{FIXTURES}" exec "{sys.executable}" "$@"\n'
