@@ -45,7 +45,7 @@ def command(
         progress.for_terminal().note(
             f"reading {parsed.kind}:{parsed.value}; a first check reads every byte of its libraries"
         )
-    report = examine(parsed, gpu=Gpu.parse(gpu) if gpu else None, host=host, wheels=wheels)
+    report = examine(parsed, gpu=None if gpu is None else Gpu.parse(gpu), host=host, wheels=wheels)
     if model is not None:
         from stack_builder.diagnose.sglang.locate import source_of  # not needed by other checks
         from stack_builder.diagnose.sglang.pair import judge_model

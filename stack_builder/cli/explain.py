@@ -40,7 +40,7 @@ def command(
 def _confirmed(report: Report, target: str, gpu: str | None) -> Report:
     from stack_builder.diagnose.doctor import examine
 
-    return confirm(report, examine(targets.parse(target), gpu=Gpu.parse(gpu) if gpu else None))
+    return confirm(report, examine(targets.parse(target), gpu=None if gpu is None else Gpu.parse(gpu)))
 
 
 def _explained(file: str) -> Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import replace
 from enum import StrEnum
@@ -79,7 +80,7 @@ def command(
         raise typer.Exit(_status())
     if stop:
         raise typer.Exit(_stop(port))
-    gpu = str(Gpu.parse(gpu)) if gpu else None
+    gpu = None if gpu is None else str(Gpu.parse(gpu))
     stack, words = split_server_arguments(stack, extra)
     folder = stacks.find(stack)
     if not model:
@@ -101,7 +102,7 @@ def command(
     if where is Where.LOCAL:
         place = Environment(_environment(venv))
     else:
-        place = Image(image or f"stackb/{request.stack}", gpus, stacks.argument(folder))
+        place = Image(image or f"stackb/{request.stack}", _devices(gpus), stacks.argument(folder))
     plan = make_plan(
         request,
         loaded.serve.get(spec.value, ServeProfile(args={})),
@@ -213,6 +214,12 @@ def _stop(port: int) -> ExitCode:
 def _local(model: str) -> str:
     """Make a folder's path absolute; a hub name stays."""
     return str(checkpoint.locate(model) or model)
+
+
+def _devices(gpus: str) -> str:
+    if re.fullmatch(r"all|none|(?:\d+|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d+|(?:GPU|MIG)-[\w/-]+))*", gpus) is None:
+        raise UsageError(f"'{gpus}' names no GPUs", where="--gpus", fix="write all, none, or numbers such as 0,1")
+    return gpus
 
 
 def _environment(venv: Path | None) -> Path:

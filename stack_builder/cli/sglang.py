@@ -177,7 +177,7 @@ def check(
     """Check a launch line before anything starts: options, how they go together, what is active on the GPU."""
     from stack_builder.diagnose.sglang import check as checks  # the other commands answer sooner without
 
-    gpu = str(Gpu.parse(gpu)) if gpu else None
+    gpu = None if gpu is None else str(Gpu.parse(gpu))
     tree = _open(target)
     findings, skipped = checks.check_launch(
         tree, arguments, environment=_environment(env or ()), gpu=gpu, model=model, draft=draft

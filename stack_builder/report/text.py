@@ -144,9 +144,12 @@ def _condensed(value: Json) -> str:
 
 
 def _facts(page: _Page, facts: Mapping[str, Json]) -> None:
-    """One line each, cut to the width: the JSON view has them whole."""
+    """One line each, cut to the width: the JSON view has them whole. A sentence is wrapped: it may hold a command."""
     for key, value in islice(facts.items(), _MAX_FACTS):
-        page.cut_line(f"  {key}: {_condensed(value)}")
+        if isinstance(value, str):
+            page.line(_condensed(value), head=f"  {printable(key)}: ")
+        else:
+            page.cut_line(f"  {key}: {_condensed(value)}")
     if len(facts) > _MAX_FACTS:
         page.cut_line(f"  and {len(facts) - _MAX_FACTS} more (--format json)")
 

@@ -18,8 +18,14 @@ Speculation = Literal["eagle3", "none"]
 Scalar = str | int | float | bool
 
 _MODULE = ("-m", "sglang.launch_server")
-# options that the plan sets itself: a profile or the user's own arguments may not contradict them
-_OWN = ("--model-path", "--model", "--host", "--port", "--api-key")
+# options that the plan sets itself, and how stackb calls them: a profile or the user's own arguments may not contradict
+_OWN = {
+    "--model-path": "--model",
+    "--model": "--model",
+    "--host": "--host",
+    "--port": "--port",
+    "--api-key": "--api-key-file",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,8 @@ def make_plan(
     extra = _options_of(request.extra)
     for option in extra:
         if option in _OWN:
-            raise UsageError("is set by stackb itself", where=option, fix=f"use stackb's own {option} option")
+            # the option's name stands last: a redactor takes what follows --api-key for the key
+            raise UsageError("is set by stackb itself", where=option, fix=f"before the -- give {_OWN[option]}")
     profile_arguments = {f"--{name.lstrip('-')}": value for name, value in profile.args.items()}
     merged = {option: value for option, value in profile_arguments.items() if option not in extra}
     words: list[str] = []

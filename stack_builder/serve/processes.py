@@ -88,6 +88,11 @@ def listener(port: int) -> int | None:
     return 0
 
 
+def owned_by(owner: int) -> str:
+    """Say whose a port is, after :func:`listener`."""
+    return f"process {owner}" if owner else "a process of another user"
+
+
 def check_port(port: int) -> None:
     """Refuse a port that somebody listens on.
 
@@ -96,8 +101,9 @@ def check_port(port: int) -> None:
     """
     owner = listener(port)
     if owner is not None:
-        by = f"process {owner}" if owner else "a process of another user"
-        raise MachineError(f"already in use by {by}", where=f"port {port}", fix="stop it or choose another --port")
+        raise MachineError(
+            f"already in use by {owned_by(owner)}", where=f"port {port}", fix="stop it or choose another --port"
+        )
 
 
 def end_session(leader: ProcessId, *, patience: float) -> tuple[int, ...]:

@@ -8,12 +8,13 @@ from pathlib import Path
 from stack_builder.diagnose import catalogue
 from stack_builder.diagnose.sglang import launch, pair
 from stack_builder.report import Finding, Skipped
-from stack_builder.sglang import argv, release
+from stack_builder.sglang import argv, checkpoint, release
 from stack_builder.sglang.argv import LaunchLine
 from stack_builder.sglang.gates import table
 from stack_builder.sglang.gates.readings import GPUS
 from stack_builder.sglang.source import SourceTree
 
+LONGER_CONTEXT = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 MAX_ADAPTIVE = 1 << 20  # bytes of an adaptive configuration
 
 _GATES = ("SGL020", "SGL021", "SGL022", "SGL023", "SGL024")
@@ -55,6 +56,10 @@ def check_launch(
             tree, model, draft, tensor_parallel=ranks if isinstance(ranks, int) and ranks > 0 else 1
         )
         findings += judged
+        length = line.value("--context-length")
+        if isinstance(length, int):
+            allowed = (environment or {}).get(LONGER_CONTEXT, "").lower() in ("1", "true", "yes", "y")
+            findings += pair.judge_context(checkpoint.read(model), length, allowed=allowed)
         skipped += unjudged
     return findings, [*skipped, *_not_here(line, model, draft)]
 

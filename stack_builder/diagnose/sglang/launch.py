@@ -7,6 +7,7 @@ Pure functions of a parsed line, a release and its gates. What a rule says about
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,13 @@ _NUMBERS = (_STEPS, _TOPK, _TOKENS)
 _ADAPTIVE = "--speculative-adaptive"
 _DRAFT = "--speculative-draft-model-path"
 _REQUESTS = "--max-running-requests"
+# What options can mean that take any number: from, to (None for no end), and how that is said.
+_RANGES: dict[str, tuple[float, float | None, str]] = {
+    "--mem-fraction-static": (math.ulp(0.0), 1, "above 0 and at most 1"),
+    _REQUESTS: (1, None, "of 1 or more"),
+    "--context-length": (1, None, "of 1 or more"),
+    "--tp-size": (1, None, "of 1 or more"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,7 @@ def judge(
     """
     line = argv.parse(arguments, release.options)
     launch = Launch(line, release, dict(environment or {}), adaptive)
-    findings = [*_refused(launch), *_deprecated(launch), *_variables(launch), *_speculation(launch)]
+    findings = [*_refused(launch), *_deprecated(launch), *_ranges(launch), *_variables(launch), *_speculation(launch)]
     if table is not None and gpu is not None:
         findings += gates.judge(line, launch.environment, table, gpu)
     return findings
@@ -161,6 +169,16 @@ def _deprecated(launch: Launch) -> Iterator[Finding]:
             yield launch.find("SGL004", given.option.help or f"{given.name} is deprecated", given.spelled, fix)
         elif given.spelled != given.name:
             yield launch.find("SGL005", f"{given.spelled} stands for {given.name}", given.spelled)
+
+
+def _ranges(launch: Launch) -> Iterator[Finding]:
+    for option, (least, most, means) in _RANGES.items():
+        value = launch.line.value(option)
+        # not "below or above": nan is neither
+        if isinstance(value, int | float) and not least <= value <= (math.inf if most is None else most):
+            yield launch.find(
+                "SGL007", f"{option} is {value}; it takes one {means}", option, (f"write a number {means}",)
+            )
 
 
 def _variables(launch: Launch) -> Iterator[Finding]:
@@ -256,6 +274,10 @@ def _adaptive(launch: Launch) -> Iterator[Finding]:
     if rules.adaptive_needs_no_overlap and not line.value("--disable-overlap-schedule"):
         detail = "in this release it runs without the overlap scheduler only"
         yield launch.find("SGL014", detail, _ADAPTIVE, ("add --disable-overlap-schedule", "use SGLang 0.5.12 or newer"))
+    wrong = _malformed(launch.adaptive, by_batch_size=bool(rules.adaptive_rows))
+    if wrong:
+        yield launch.find("SGL019", wrong, "--speculative-adaptive-config")
+        return
     rows = _rows(launch.adaptive) or rules.adaptive_rows
     yield from _reachable(launch, rows)
     steps = line.value(_STEPS)
@@ -271,6 +293,26 @@ def _reachable(launch: Launch, rows: Mapping[str, tuple[int, ...]]) -> Iterator[
     if beyond:
         detail = f"rows from batch size {', '.join(map(str, beyond))} on; at most {most} requests run at a time"
         yield launch.find("SGL018", detail, _REQUESTS, (f"set {_REQUESTS} {max(beyond)} or more",))
+
+
+def _malformed(text: str | None, *, by_batch_size: bool) -> str:
+    """Why SGLang cannot read an adaptive configuration (``_load_adaptive_config``); empty where it can, or for none."""
+    if text is None:
+        return ""
+    try:
+        body = jsontext.loads(text, lenient=True)
+    except ValueError as error:
+        return f"not JSON: {str(error).splitlines()[0]}"
+    if not isinstance(body, dict):
+        return "not a JSON object"
+    rows = {key: entry for key, entry in body.items() if key.isdigit()}
+    if by_batch_size and not rows:
+        return "no key is a batch size"
+    for key, entry in rows.items():
+        steps = entry.get("candidate_steps") if isinstance(entry, dict) else None
+        if not isinstance(steps, list) or not steps or not all(isinstance(step, int) and step >= 0 for step in steps):
+            return f"candidate_steps of batch size {key} is no list of whole numbers"
+    return ""
 
 
 def _rows(text: str | None) -> dict[str, tuple[int, ...]]:

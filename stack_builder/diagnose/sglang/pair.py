@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stack_builder.diagnose import catalogue
-from stack_builder.report import Finding, Skipped
+from stack_builder.report import Finding, Severity, Skipped
 from stack_builder.sglang import checkpoint
 from stack_builder.sglang.checkpoint import Checkpoint
 from stack_builder.sglang.contract import contract as contracts
@@ -17,7 +17,7 @@ from stack_builder.sglang.source import SourceTree
 LLAMA_DRAFT = "LlamaForCausalLMEagle3"
 
 # The rules by what they read: the target alone, or a draft as well.
-OF_MODEL = ("SGL040", "SGL041", "SGL042", "SGL048", "SGL054")
+OF_MODEL = ("SGL040", "SGL041", "SGL042", "SGL048", "SGL054", "SGL057")
 OF_PAIR = (
     "SGL043",
     "SGL044",
@@ -93,6 +93,23 @@ def judge(
         else:
             findings += _tensors(draft)
     return findings, skipped
+
+
+def judge_context(target: Checkpoint, asked: int, *, allowed: bool) -> list[Finding]:
+    """Judge ``--context-length``, in tokens; ``allowed``: SGLang is told to take a longer one than the model's."""
+    own = target.context_length
+    if asked <= own:
+        return []
+    detail = f"{asked} tokens; {target.folder.name} has {own}"
+    return [
+        catalogue.finding(
+            "SGL057",
+            severity=Severity.WARNING if allowed else None,
+            detail=detail,
+            object="--context-length",
+            fix=(f"set --context-length {own} or less, or leave it out",),
+        )
+    ]
 
 
 _WEIGHTS = ("SGL045", "SGL047", "SGL055")

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from stack_builder.report import Finding, Report, Severity, Target
 from stack_builder.report.model import Json
-from stack_builder.serve.preflight import environment, launch_line, lock, memory, patches, room
+from stack_builder.serve.preflight import environment, launch_line, lock, memory, patches, port, room
 from stack_builder.serve.preflight.launch import CANNOT_START, Check, Launch, Said
 
 __all__ = ["CANNOT_START", "CHECKS", "Launch", "preflight", "stops"]
@@ -23,6 +23,7 @@ CHECKS: dict[str, Check] = {
     "launch line": launch_line.check,
     "memory": memory.check,
     "room": room.check,
+    "port": port.check,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ def check(launch: Launch) -> Said:
     findings, skipped = check_launch(
         tree,
         _on_this_side(launch),
-        environment=launch.plan.env,
+        environment=_environment(launch),
         gpu=launch.architecture,
         model=model if model.is_dir() else None,
     )
@@ -53,6 +54,12 @@ def _release(tree: SourceTree, launch: Launch) -> tuple[Finding, ...]:
             return ()
     detail = f"the stack is for sglang{wanted}, the environment has {tree.version}"
     return (catalogue.finding("RUN011", detail=detail, distribution=f"sglang {tree.version}"),)
+
+
+def _environment(launch: Launch) -> Mapping[str, str]:
+    """The variables that SGLang gets on purpose: the plan's, and its own of this shell where it inherits them."""
+    inherited = os.environ if isinstance(launch.place, Environment) else {}
+    return {**{name: value for name, value in inherited.items() if name.startswith("SGLANG_")}, **launch.plan.env}
 
 
 def _on_this_side(launch: Launch) -> tuple[str, ...]:

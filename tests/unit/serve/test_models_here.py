@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,53 @@ def test_a_path_that_holds_no_model_is_a_usage_error(
         said = capsys.readouterr().err
         assert said.count("\n") == 1
         assert why in said
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (("--gpus", "0,1x"), "--gpus"),
+        (("--gpus", ""), "--gpus"),
+        (("--gpus", "0,"), "--gpus"),
+        (("--gpu", ""), "--gpu"),
+    ],
+)
+def test_what_names_no_gpu_is_a_usage_error(
+    words: tuple[str, ...], where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve", DEFAULT, "--spec", "none", "--model", "org/model", "--check", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"stackb: {where}: ")
+    assert said.count("\n") == 1
+
+
+def test_the_way_to_give_a_key_survives_redaction(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", DEFAULT, "--spec", "none", "--model", "m", "--dry-run", "--", "--api-key", "hunter2"]) == 2
+    said = capsys.readouterr().err
+    assert "--api-key-file" in said
+    assert "hunter2" not in said
+
+
+def test_a_command_is_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    said = " ".join(stackb(DEFAULT, "--spec", "none", "--model", "m", "--check").stdout.split())
+    assert said.count("Start Docker.") == 2  # of the rule skipped, and of the fact
+    assert "..." not in said
+
+
+@pytest.mark.parametrize("gpus", ["all", "none", "0", "0,1", "GPU-8c2f-11,MIG-3/4"])
+def test_gpus_as_docker_takes_them(gpus: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", DEFAULT, "--spec", "none", "--model", "org/model", "--dry-run", "--gpus", gpus]) == 0
+    capsys.readouterr()
+
+
+def test_a_port_that_somebody_listens_on_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        number = str(other.getsockname()[1])
+        done = stackb(DEFAULT, "--spec", "none", "--model", "m", "--port", number, "--check", "--format", "json")
+    assert done.returncode == 1
+    (finding,) = [f for f in json.loads(done.stdout)["findings"] if f["rule"] == "RUN015"]
+    assert f"port {number} belongs to process {os.getpid()}" in finding["detail"]
 
 
 @pytest.mark.parametrize("name", ["model", "./model", "~/model"])

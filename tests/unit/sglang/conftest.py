@@ -57,6 +57,8 @@ class ServerArgs:
         parser.add_argument("--page-size", type=int, default=ServerArgs.page_size)
         parser.add_argument("--attention-backend", type=str, choices=EXTRA, default=ServerArgs.attention_backend)
         parser.add_argument("--max-running-requests", type=int, default=None)
+        parser.add_argument("--mem-fraction-static", type=float, default=None)
+        parser.add_argument("--context-length", type=int, default=None)
         parser.add_argument("--enable-torch-symm-mem", action="store_true")
         parser.add_argument("--enable-flashinfer-allreduce-fusion", action="store_true")
         parser.add_argument("--speculative-algorithm", type=str, choices=["EAGLE", "EAGLE3"])

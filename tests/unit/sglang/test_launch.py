@@ -143,6 +143,44 @@ def test_adaptive_speculation(new):
     assert found([*line, "--disable-overlap-schedule"], early) == set()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "garbage",
+        "[1]",
+        '"x"',
+        "{}",
+        '{"a": {}}',
+        '{"1": 3}',
+        '{"1": {"candidate_steps": []}}',
+        '{"1": {"candidate_steps": [-1]}}',
+        '{"1": {"candidate_steps": ["3"]}}',
+    ],
+)
+def test_what_sglang_cannot_read_as_an_adaptive_configuration(new, text):
+    findings = launch.judge([*EAGLE, "--speculative-adaptive"], new, adaptive=text)
+    assert [finding.rule for finding in findings if finding.rule != "SGL013"] == ["SGL019"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wrong"),
+    [
+        ("--mem-fraction-static", "1.5", True),
+        ("--mem-fraction-static", "0", True),
+        ("--mem-fraction-static", "nan", True),
+        ("--mem-fraction-static", "1.0", False),
+        ("--mem-fraction-static", "0.05", False),
+        ("--max-running-requests", "-3", True),
+        ("--max-running-requests", "0", True),
+        ("--max-running-requests", "1", False),
+        ("--context-length", "0", True),
+        ("--tp-size", "0", True),
+    ],
+)
+def test_a_number_that_means_nothing(new, option, value, wrong):
+    assert (("SGL007", option) in found(["--model", "m", f"{option}={value}"], new)) is wrong
+
+
 FOUNDING = [*EAGLE, "--enable-flashinfer-allreduce-fusion", "--attention-backend", "flashinfer"]
 
 

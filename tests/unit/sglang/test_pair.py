@@ -13,6 +13,7 @@ import pytest
 
 from stack_builder.diagnose.sglang import pair
 from stack_builder.errors import UsageError
+from stack_builder.sglang import checkpoint
 
 H, V, DV, LAYERS = 64, 512, 128, 12
 BITS = {"BF16": 16, "I64": 64, "BOOL": 8, "F16": 16, "I32": 32}
@@ -91,6 +92,16 @@ def judged(make_tree, tmp_path):
         return {f.rule for f in findings}, findings
 
     return run
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed", "severities"),
+    [(4096, False, []), (4097, False, ["error"]), (100000, False, ["error"]), (100000, True, ["warning"])],
+)
+def test_a_context_longer_than_the_models(tmp_path, asked, allowed, severities):
+    target = checkpoint.read(write(tmp_path / "target", TARGET))
+    found = pair.judge_context(target, asked, allowed=allowed)
+    assert [(finding.rule, finding.severity) for finding in found] == [("SGL057", one) for one in severities]
 
 
 def shared_head(target, draft):
