@@ -34,7 +34,7 @@ def judge_cuda(environment: Environment, known: Knowledge, *, expected: str | No
     source = known.fixes
     findings = [
         *_torch_build(environment, source, expected),
-        *_other_major(environment, source),
+        *_other_major(environment, known),
         *_two_majors(environment, source),
         *_labels(environment),
         *_nvrtc(environment),
@@ -95,12 +95,12 @@ def _cuda_of_choice(release: str, majors: list[int], source: fixes.FixSource) ->
     return {12: "12.8", 13: "13.0"}.get(major, f"{major}.0")
 
 
-def _other_major(environment: Environment, source: fixes.FixSource) -> Iterator[Finding]:
+def _other_major(environment: Environment, known: Knowledge) -> Iterator[Finding]:
     """Objects that miss a CUDA library while the same library of another major is there."""
     for found in environment.objects:
         missing = [
             m
-            for m in libraries_to_report(environment, found)
+            for m in libraries_to_report(environment, found, known)
             if m.other_majors and not m.on_disk and cuda_majors([m.soname])
         ]
         if not missing:
@@ -120,7 +120,7 @@ def _other_major(environment: Environment, source: fixes.FixSource) -> Iterator[
                 "object_cuda_major": wanted,
                 "torch_cuda": torch.cuda if torch else None,
             },
-            fix=_other_major_fix(environment, found, missing, source),
+            fix=_other_major_fix(environment, found, missing, known.fixes),
         )
 
 

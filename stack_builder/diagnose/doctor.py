@@ -27,7 +27,9 @@ from stack_builder.stack import spec as specs
 from stack_builder.stack.gpu import Gpu
 
 # What explains other findings comes first: whoever repairs the first one may be done.
-_ORDER = ("CUDA003", "CUDA004", "ABI009", "CUDA007", "CUDA001", "ABI007", "ABI001", "ABI003", "ABI002", "CUDA006")
+_ORDER = (
+    "ABI015", "CUDA003", "CUDA004", "ABI009", "CUDA007", "CUDA001", "ABI007", "ABI001", "ABI003", "ABI002", "CUDA006",
+)  # fmt: skip
 _GPU_RULES = ("ARCH001", "ARCH002", "ARCH003")
 _CUDA_OF_TORCH = {"libtorch_cuda.so", "libc10_cuda.so"}
 _LOCAL = ("venv", "python")
@@ -191,9 +193,8 @@ def summary(environment: Environment, gpu: Gpu | None) -> dict[str, Json]:
         distribution = environment.distribution(name)
         if distribution is not None:
             facts[name] = distribution.version
-    facts["objects"] = (
-        f"{len(environment.objects)}, {sum(bool(o.torch_imports) for o in environment.objects)} use torch"
-    )
+    read = [found for found in environment.objects if found.foreign is None]
+    facts["objects"] = f"{len(read)}, {sum(bool(found.torch_imports) for found in read)} use torch"
     for code in environment.device_code:
         feature = arch.feature_of(code.path)
         if feature is not None and (code.sass or code.ptx):

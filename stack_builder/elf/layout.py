@@ -22,6 +22,9 @@ MAGIC: Final = b"\x7fELF"
 MACHINES: Final = {62: "x86_64", 183: "aarch64"}
 """``e_machine`` values that are read (EM_X86_64, EM_AARCH64), by the name that platform tags use."""
 
+_OTHER_MACHINES: Final = {3: "i386", 21: "ppc64", 22: "s390x", 40: "arm", 243: "riscv64", 258: "loongarch64"}
+"""``e_machine`` values that are only named in messages."""
+
 MAX_PROGRAM_HEADERS = 4096
 MAX_DYNAMIC_ENTRIES = 1 << 16
 MAX_STRING = 1 << 16  # bytes; the longest mangled name met in a CUDA stack has about 2,000
@@ -62,7 +65,7 @@ class Identity:
     @property
     def readable(self) -> bool:
         """Whether :mod:`stack_builder.elf.object` reads such objects."""
-        return self.bits == 64 and self.little_endian and not self.machine.startswith("machine")
+        return self.bits == 64 and self.little_endian and self.machine in MACHINES.values()
 
     def __str__(self) -> str:
         return f"ELF{self.bits} {'little' if self.little_endian else 'big'}-endian {self.machine}"
@@ -73,7 +76,8 @@ def identify(data: Buffer) -> Identity | None:
     if len(data) < 20 or bytes(data[:4]) != MAGIC or data[4] not in (1, 2) or data[5] not in (1, 2):
         return None
     kind, machine = struct.unpack_from("<HH" if data[5] == 1 else ">HH", data, 16)
-    return Identity(data[4] * 32, data[5] == 1, MACHINES.get(machine, f"machine {machine}"), kind)
+    name = MACHINES.get(machine) or _OTHER_MACHINES.get(machine, f"machine {machine}")
+    return Identity(data[4] * 32, data[5] == 1, name, kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,7 @@ TORCH_INIT = """
 import ctypes
 import glob
 import os
+import platform
 import sys
 
 
@@ -442,3 +444,54 @@ def test_text_leads_with_the_verdict_and_the_first_step(
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert "1 error" in first
     assert second.startswith("First: Install nvidia-cuda-nvrtc==13.0.*")
+
+
+def _made_for(path: Path, machine: int, bits: int = 64) -> None:
+    """Rewrite e_machine and EI_CLASS of a compiled object, as a wheel for that machine has them."""
+    data = bytearray(path.read_bytes())
+    data[4], data[18:20] = bits // 32, machine.to_bytes(2, "little")
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("machine", "bits", "said"), [(0xB7, 64, "aarch64"), (62, 32, "x86_64 (32-bit)"), (3, 32, "i386 (32-bit)")]
+)
+def test_a_kernel_for_another_machine_is_an_error_that_names_both(
+    venv: Venv, doctor: Doctor, machine: int, bits: int, said: str
+) -> None:
+    venv.torch()
+    venv.cuda(13)
+    path = venv.kernel("sglang-kernel", "0.4.5")
+    _made_for(venv.site / path, machine, bits)
+    assert venv.loaders_word(path) != ""
+    errors = [f for f in doctor(venv, "--gpu", "sm_120")["findings"] if f["severity"] == "error"]
+    (finding,) = errors
+    assert (finding["rule"], finding["distribution"]) == ("ABI015", "sglang-kernel 0.4.5")
+    assert f"made for {said}; this environment is for {platform.machine()}" in finding["detail"]
+    assert "pip install --force-reinstall --no-deps sglang-kernel==0.4.5" in finding["fix"][0]
+
+
+def test_a_torch_for_another_machine_is_said_first_and_once(venv: Venv, doctor: Doctor) -> None:
+    venv.torch()
+    venv.cuda(13)
+    venv.kernel("sglang-kernel", "0.4.5")
+    for library in (venv.site / "torch").rglob("*.so"):
+        _made_for(library, 0xB7)
+    errors = [f for f in doctor(venv)["findings"] if f["severity"] == "error"]
+    (finding,) = errors
+    assert (finding["rule"], finding["distribution"], finding["evidence"]["made_for"]) == (
+        "ABI015", "torch 2.11.0", "aarch64",
+    )  # fmt: skip
+
+
+def test_plugins_for_several_machines_side_by_side_are_no_mistake(venv: Venv, doctor: Doctor) -> None:
+    venv.torch()
+    venv.cuda(13)
+    venv.kernel("sglang-kernel", "0.4.5")
+    here = venv.library("tools/linux-x86_64/libagent.so")
+    there = venv.library("tools/linux-aarch64/libagent.so")
+    bare = venv.library("tools/stub_arm64.so")
+    for path in (there, bare):
+        _made_for(path, 0xB7)
+    venv.distribution("tools", "1.0", here, there, bare)
+    assert [f for f in doctor(venv)["findings"] if f["severity"] != "note"] == []

@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from stack_builder.diagnose import catalogue
 from stack_builder.diagnose.abi import fixes, relevance
+from stack_builder.diagnose.abi.broken import judge_foreign
 from stack_builder.diagnose.abi.history import versions_text
 from stack_builder.diagnose.abi.relevance import Knowledge
 from stack_builder.diagnose.environment import cuda_wheels
@@ -35,10 +36,13 @@ def judge_abi(environment: Environment, known: Knowledge) -> list[Finding]:
         *(finding for found in environment.objects for finding in _object(environment, found, known)),
         *_absent_files(environment),
     ]
-    return [relevance.weighed(finding, environment, known) for finding in findings]
+    weighed = [relevance.weighed(finding, environment, known) for finding in findings]
+    return [*judge_foreign(environment), *weighed]
 
 
 def _object(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
+    if found.foreign is not None:
+        return  # judged by distribution
     if found.unread is not None:
         detail = catalogue.sentence(found.unread)
         yield catalogue.finding("ABI011", detail=detail, object=found.path, distribution=found.owner)
@@ -52,7 +56,7 @@ def _object(environment: Environment, found: Object, known: Knowledge) -> Iterat
 
 def _libraries(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
     """Libraries that are nowhere, and those that lie where the loader does not look."""
-    missing = relevance.libraries_to_report(environment, found)
+    missing = relevance.libraries_to_report(environment, found, known)
     absent = [m for m in missing if not m.on_disk and not (m.other_majors and cuda_majors([m.soname]))]  # CUDA001's
     if absent:
         names = ", ".join(m.soname for m in absent)
@@ -158,7 +162,7 @@ def _symbols(environment: Environment, found: Object, known: Knowledge) -> Itera
     """Group an object's missing symbols by who should have them."""
     groups: dict[str, list[MissingSymbol]] = {}
     for symbol in found.missing_symbols:
-        if not relevance.is_own_fault(environment, found, symbol):
+        if not relevance.is_own_fault(environment, found, symbol, known):
             continue
         groups.setdefault(_rule_of(environment, found, symbol), []).append(symbol)
     for rule, symbols in sorted(groups.items()):

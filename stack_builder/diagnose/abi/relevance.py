@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
+from stack_builder.diagnose.abi.broken import broken
 from stack_builder.diagnose.abi.fixes import KERNELS, FixSource
 from stack_builder.diagnose.abi.history import TorchHistory
 from stack_builder.diagnose.arch import not_loaded
@@ -37,17 +38,20 @@ class Knowledge:
         fixes: where tested fixes come from.
         not_loaded: objects (paths) that this GPU's process never opens: the other architecture's alternatives.
         excused: see :func:`excused`.
+        broken: names of libraries that are at fault themselves; what others lack of them is no news. See
+            :func:`stack_builder.diagnose.abi.broken.broken`.
     """
 
     history: TorchHistory
     fixes: FixSource
     not_loaded: frozenset[str] = frozenset()
     excused: frozenset[str] = frozenset()
+    broken: frozenset[str] = frozenset()
 
 
 def knowledge(environment: Environment, fixes: FixSource, gpu: Gpu | None = None) -> Knowledge:
     """Gather what the judges need to know about one target."""
-    return Knowledge(fixes.history, fixes, not_loaded(environment, gpu), excused(environment))
+    return Knowledge(fixes.history, fixes, not_loaded(environment, gpu), excused(environment), broken(environment))
 
 
 def weighed(finding: Finding, environment: Environment, known: Knowledge) -> Finding:
@@ -119,27 +123,30 @@ def variant_of(path: str) -> str:
     return _VARIANT.sub("", path)
 
 
-def libraries_to_report(environment: Environment, found: Object) -> tuple[MissingLibrary, ...]:
+def libraries_to_report(environment: Environment, found: Object, known: Knowledge) -> tuple[MissingLibrary, ...]:
     """The missing libraries of an object that are news.
+
+    A library whose file is itself at fault is reported once, of that file.
 
     If ``import torch`` itself stops for want of a library, that is said once, of ``torch._C``, and not again of
     everything that comes after torch.
     """
     torch = environment.torch
+    news = tuple(missing for missing in found.missing_libraries if missing.soname not in known.broken)
     if torch is None or torch.import_error is None:
-        return found.missing_libraries
+        return news
     extension = next((o for o in environment.objects if o.path.startswith(f"{torch.folder}/_C.")), None)
     if extension is None or extension.path == found.path:
-        return found.missing_libraries
-    known = {missing.soname for missing in extension.missing_libraries}
+        return news
+    told = {missing.soname for missing in extension.missing_libraries}
     return tuple(
         missing
-        for missing in found.missing_libraries
-        if missing.soname not in known and not (TORCH_LIBRARY.fullmatch(missing.soname) and missing.on_disk)
+        for missing in news
+        if missing.soname not in told and not (TORCH_LIBRARY.fullmatch(missing.soname) and missing.on_disk)
     )
 
 
-def is_own_fault(environment: Environment, found: Object, symbol: MissingSymbol) -> bool:
+def is_own_fault(environment: Environment, found: Object, symbol: MissingSymbol, known: Knowledge) -> bool:
     """Whether a missing symbol says something beyond the libraries that are missing.
 
     With a library gone, what it would export is gone, too. Torch's symbols are known whether or not its libraries could
@@ -148,6 +155,8 @@ def is_own_fault(environment: Environment, found: Object, symbol: MissingSymbol)
     torch = environment.torch
     if torch is None or not is_torch_name(symbol.name):
         return not found.missing_libraries
+    if any(map(TORCH_LIBRARY.fullmatch, known.broken)):
+        return False  # nobody can tell what the file exported
     if any(TORCH_LIBRARY.fullmatch(m.soname) and not m.on_disk for m in found.missing_libraries):
         return False  # a torch without CUDA has no c10::cuda
     loaded = torch.import_error is None and not any(TORCH_LIBRARY.fullmatch(m.soname) for m in found.missing_libraries)
@@ -170,4 +179,5 @@ def _is_of_essential(found: Object) -> bool:
 
 
 def _is_sound(found: Object) -> bool:
-    return not (found.missing_libraries or found.missing_symbols or found.missing_versions or found.unread)
+    faults = found.missing_libraries or found.missing_symbols or found.missing_versions or found.unread
+    return not (faults or found.foreign)

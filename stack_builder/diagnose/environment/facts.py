@@ -192,6 +192,8 @@ class Object:
         cuda_libraries: libraries of the CUDA toolkit that its closure maps, with the file chosen.
         brought: another object brings it along, and it was judged as that one loads it.
         unread: why it could not be examined, else None.
+        foreign: the machine or class that it is made for (``aarch64``), where it is not the environment's, else None;
+            nothing else of it is read then.
         dlopens: it opens libraries itself, which a static reading does not see.
     """
 
@@ -207,6 +209,7 @@ class Object:
     cuda_libraries: tuple[Loaded, ...] = ()
     brought: bool = False
     unread: str | None = None
+    foreign: str | None = None
     dlopens: bool = False
 
 

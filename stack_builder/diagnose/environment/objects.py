@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from stack_builder.diagnose.environment import cuda_wheels, facts
 from stack_builder.elf.demangle import demangle
 from stack_builder.elf.files import ObjectCache
-from stack_builder.elf.layout import ElfError
+from stack_builder.elf.layout import ElfError, Identity
 from stack_builder.elf.linker import Linked, MissingLibrary, MissingSymbol, Process
 from stack_builder.elf.needed import cuda_majors
 from stack_builder.elf.torch_names import is_torch_name
@@ -96,19 +96,26 @@ class Reader:
         self._exporters: dict[str, str | None] = {}
 
     def read(self, opened: Iterable[Linked], paths: Iterable[str]) -> tuple[facts.Object, ...]:
-        """Open every object of ``paths`` (real paths; those for another machine are passed over).
+        """Open every object of ``paths`` (real paths).
 
         Args:
             opened: what starting the interpreter and importing torch came to.
             paths: shared objects.
+
+        Returns:
+            what each came to; of those for another machine only that.
         """
         linked: dict[str, Linked] = {}
         described: list[facts.Object] = []
         for path in paths:
             try:
                 identity = self._cache.identity(path)
-                if identity is None or identity.machine != self._machine or identity.bits != 64:
-                    continue  # a linker script, or a library for another machine
+                if identity is None:
+                    continue  # a linker script
+                if identity.machine != self._machine or identity.bits != 64:
+                    owner = self._where.owners.get(path)
+                    described.append(facts.Object(path, owner, foreign=_made_for(identity)))
+                    continue
                 linked[path] = self._process.check(path)
             except ElfError as error:
                 described.append(facts.Object(path, self._where.owners.get(path), unread=error.what))
@@ -183,6 +190,10 @@ class Reader:
             except ElfError:
                 continue
         return None
+
+
+def _made_for(identity: Identity) -> str:
+    return identity.machine if identity.bits == 64 else f"{identity.machine} ({identity.bits}-bit)"
 
 
 def _contexts(links: Iterable[Linked]) -> dict[str, _Context]:

@@ -10,9 +10,13 @@ from pathlib import Path
 
 from stack_builder.diagnose.environment import python as pythons
 from stack_builder.diagnose.environment.collect import Scene
+from stack_builder.diagnose.environment.facts import Python
 from stack_builder.diagnose.subjects.model import Subject
 from stack_builder.diagnose.target import TargetSpec
+from stack_builder.elf.layout import identify
 from stack_builder.trees.directory import DirectoryTree
+
+_ELF_HEADER = 64  # bytes
 
 
 def find_subject(target: TargetSpec, environ: Mapping[str, str]) -> Subject:
@@ -25,7 +29,14 @@ def find_subject(target: TargetSpec, environ: Mapping[str, str]) -> Subject:
 def _opened(prefix: str, environ: Mapping[str, str], target: TargetSpec) -> Iterator[Scene]:
     tree = DirectoryTree()
     python = pythons.find_python(tree, prefix, environ, target.value)
-    yield Scene(tree, python, platform.machine(), environ, base=True, where=target.value)
+    yield Scene(tree, python, _machine(tree, python), environ, base=True, where=target.value)
+
+
+def _machine(tree: DirectoryTree, python: Python) -> str:
+    """What the environment's interpreter is made for: a copied folder need not be for this machine."""
+    program = pythons.interpreter(tree, python)
+    identity = identify(tree.prefix(program, _ELF_HEADER)) if program is not None else None
+    return identity.machine if identity is not None and identity.readable else platform.machine()
 
 
 def prefix_of(program: Path) -> Path:

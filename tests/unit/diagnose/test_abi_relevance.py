@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 
 from stack_builder.diagnose.abi import relevance
+from stack_builder.diagnose.abi.fixes import FixSource
+from stack_builder.diagnose.abi.history import TorchHistory
 from stack_builder.diagnose.environment.facts import (
     Environment,
     KernelLoader,
@@ -13,6 +15,7 @@ from stack_builder.diagnose.environment.facts import (
     Torch,
 )
 
+KNOWN = relevance.Knowledge(TorchHistory((), {}), FixSource(TorchHistory((), {}), ()))
 SITE = "/v/lib/python3.11/site-packages"
 
 
@@ -85,12 +88,12 @@ def test_a_symbol_of_torch_is_judged_by_what_torch_exports(
     symbol = MissingSymbol("_ZN3c103fooEv", "c10::foo()", out_of_scope="libc10.so" if exported else None)
     missing = () if lacks is None else (MissingLibrary(lacks, "x", on_disk=("y",)),)
     found = Object(f"{SITE}/x.so", "x 1", missing_libraries=missing, missing_symbols=(symbol,))
-    assert relevance.is_own_fault(environment(found, import_error=import_error), found, symbol) is own
+    assert relevance.is_own_fault(environment(found, import_error=import_error), found, symbol, KNOWN) is own
 
 
 def test_a_library_that_is_gone_takes_its_symbols_along() -> None:
     found = faulty("x.so")
-    assert not relevance.is_own_fault(environment(found), found, MissingSymbol("ibv_query_srq", "ibv_query_srq"))
+    assert not relevance.is_own_fault(environment(found), found, MissingSymbol("ibv_query_srq", "ibv_query_srq"), KNOWN)
 
 
 def test_what_stops_torch_is_said_once() -> None:
@@ -100,6 +103,6 @@ def test_what_stops_torch_is_said_once() -> None:
     extension = Object(f"{SITE}/torch/_C.cpython-311-x86_64-linux-gnu.so", "torch 2.14.1", missing_libraries=(gone,))
     kernel = Object(f"{SITE}/sgl_kernel/ops.so", "sglang-kernel 1", missing_libraries=(torch, gone, numa))
     stopped = environment(extension, kernel, import_error="libcudart.so.13 is not found")
-    assert relevance.libraries_to_report(stopped, extension) == (gone,)
-    assert relevance.libraries_to_report(stopped, kernel) == (numa,)
-    assert relevance.libraries_to_report(environment(extension, kernel), kernel) == (torch, gone, numa)
+    assert relevance.libraries_to_report(stopped, extension, KNOWN) == (gone,)
+    assert relevance.libraries_to_report(stopped, kernel, KNOWN) == (numa,)
+    assert relevance.libraries_to_report(environment(extension, kernel), kernel, KNOWN) == (torch, gone, numa)

@@ -1,0 +1,94 @@
+"""Files that are at fault themselves, whatever else is there: made for another machine, damaged, or gone.
+
+What other objects lack because of them is said once, of the file.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from stack_builder.diagnose import catalogue
+from stack_builder.diagnose.environment.facts import Environment, Object
+from stack_builder.report import Finding
+
+MAX_LISTED = 20  # files that evidence lists
+
+_MODULE = re.compile(r"\.(abi3|cpython-\w+(-[\w-]+)?)\.so$")
+_MACHINE = re.compile(
+    r"(?<![a-z0-9])(aarch64|arm64|arm|armv\d\w*|sbsa|i[3-6]86|x86(_64)?|x64|amd64|ppc64(le)?|s390x|riscv64|bpf)(?![a-z0-9])",
+    re.IGNORECASE,
+)
+
+
+def broken(environment: Environment) -> frozenset[str]:
+    """File names of libraries of which every file is at fault."""
+    sound = {posixpath.basename(found.path) for found in environment.objects if not _is_at_fault(found)}
+    faulty = {posixpath.basename(found.path) for found in environment.objects if _is_at_fault(found)}
+    return frozenset(faulty - sound)
+
+
+def judge_foreign(environment: Environment) -> Iterator[Finding]:
+    """Objects for another machine that somebody would load here, one finding for a distribution."""
+    groups: dict[tuple[str, str], list[Object]] = defaultdict(list)
+    for found in _foreign(environment):
+        groups[found.owner or "", found.foreign or ""].append(found)
+    for (owner, made_for), objects in sorted(groups.items()):
+        name = owner or environment.short(objects[0].path)
+        count = f"{len(objects)} objects" if len(objects) > 1 else "1 object"
+        yield catalogue.finding(
+            "ABI015",
+            detail=f"{count} of {name}: made for {made_for}; this environment is for {environment.machine}.",
+            object=objects[0].path,
+            distribution=owner or None,
+            evidence={
+                "made_for": made_for,
+                "environment": environment.machine,
+                "objects": [environment.short(found.path) for found in objects[:MAX_LISTED]],
+            },
+            fix=(f"{reinstall(owner)}, with this environment's own pip: it takes the wheel for {environment.machine}",)
+            if owner
+            else None,
+        )
+
+
+def reinstall(owner: str) -> str:
+    """The command that puts the files of ``name version`` back and leaves all else alone."""
+    return f"pip install --force-reinstall --no-deps {owner.replace(' ', '==')}"
+
+
+def _is_at_fault(found: Object) -> bool:
+    return found.foreign is not None or found.unread is not None
+
+
+def _foreign(environment: Environment) -> Iterator[Object]:
+    """Those of the objects for other machines that are there by mistake.
+
+    Some packages ship what they copy to other machines, or plugins for several side by side. Such files say so in their
+    name or folder, or have a sibling of the same name; extension modules, libraries that nothing else provides, and
+    distributions without any object for this machine have no such excuse.
+    """
+    native = [found for found in environment.objects if not _is_at_fault(found)]
+    owners = {found.owner for found in native}
+    siblings = {(found.owner, _stem(found.path)) for found in native}
+    provided = {posixpath.basename(found.path) for found in native}
+    needed = {soname for found in native for soname in found.needed} - provided
+    for found in environment.objects:
+        if found.foreign is None or (found.owner, _stem(found.path)) in siblings:
+            continue
+        alone = found.owner not in owners
+        module = _MODULE.search(found.path) is not None
+        meant = _says_so(environment.short(found.path)) if not (module and alone) else False
+        if posixpath.basename(found.path) in needed or (not meant and (module or (alone and found.owner is not None))):
+            yield found
+
+
+def _stem(path: str) -> str:
+    """The file's name up to its first dot: a module's name, a library's without its version."""
+    return posixpath.basename(path).partition(".")[0]
+
+
+def _says_so(path: str) -> bool:
+    return _MACHINE.search(path) is not None
