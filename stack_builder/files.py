@@ -10,11 +10,15 @@ import fcntl
 import glob
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, cast
+
+from stack_builder.errors import IntegrityError
 
 
 @contextmanager
@@ -81,6 +85,32 @@ def claimed_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
                     os.close(handle)
         finally:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file to read it; a FIFO, which would wait for a writer, a device or a folder is refused.
+
+    Raises:
+        IntegrityError: it is something else.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise IntegrityError("not a regular file", where=path)
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Read a regular file of at most ``most`` bytes.
+
+    Raises:
+        IntegrityError: it is larger, or no regular file.
+    """
+    with open_regular(path) as file, named(path):
+        data = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
+    if len(data) > most:
+        raise IntegrityError(f"larger than {most} bytes", where=path)
+    return data
 
 
 def sweep(folder: Path, pattern: str) -> None:

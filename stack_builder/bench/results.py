@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal
 from stack_builder import jsontext
 from stack_builder.bench.metrics import Figures
 from stack_builder.bench.server import ServerFacts
-from stack_builder.errors import UsageError, refused
-from stack_builder.files import atomic_write
+from stack_builder.errors import IntegrityError, UsageError, refused
+from stack_builder.files import atomic_write, read_regular
 from stack_builder.report.model import Json
 
 if TYPE_CHECKING:
@@ -220,11 +220,13 @@ def read(path: Path) -> Results:
     """
     if path.is_dir():
         raise UsageError("is a folder", where=path, fix="give the file that stackb bench --output wrote")
-    if not path.is_file():
+    if not path.exists():
         raise UsageError("no such file", where=path)
-    if path.stat().st_size > MAX_FILE:
-        raise UsageError(f"larger than {MAX_FILE >> 20} MiB", where=path)
-    return from_json(path.read_bytes(), path)
+    try:
+        data = read_regular(path, MAX_FILE)
+    except IntegrityError as error:
+        raise UsageError(error.what, where=path, fix="give the file that stackb bench --output wrote") from error
+    return from_json(data, path)
 
 
 def leave_out(results: Results, names: Collection[str]) -> Results:

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from stack_builder import jsontext
-from stack_builder.errors import UsageError
+from stack_builder.errors import IntegrityError, UsageError
+from stack_builder.files import read_regular
 from stack_builder.sglang.compile_caches import compile_caches
 
 POLICY_FILE = "/etc/stackb/policy.json"
@@ -100,12 +101,12 @@ def read_policy(path: Path) -> str:
     """Read an adaptive policy, as ``stackb policy`` writes it.
 
     Raises:
-        UsageError: not a JSON object, or larger than :data:`MAX_POLICY`.
+        UsageError: not a JSON object, no regular file, or larger than :data:`MAX_POLICY`.
     """
-    if path.stat().st_size > MAX_POLICY:
-        raise UsageError(f"larger than {MAX_POLICY} bytes", where=path)
     try:
-        body = jsontext.loads(path.read_bytes())
+        body = jsontext.loads(read_regular(path, MAX_POLICY))
+    except IntegrityError as error:
+        raise UsageError(error.what, where=path, fix="give the file that stackb policy --output wrote") from error
     except ValueError as error:
         raise UsageError("is not JSON", where=path) from error
     if not isinstance(body, dict):

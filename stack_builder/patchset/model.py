@@ -14,7 +14,8 @@ from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from stack_builder import resources, tomltext
-from stack_builder.errors import UsageError, refused
+from stack_builder.errors import IntegrityError, UsageError, refused
+from stack_builder.files import read_regular
 from stack_builder.patchset.operations import Dotted, FilePath, Identifier, Operation, Text
 from stack_builder.patchset.source import AnchorError, Source, defined_names, dict_value, find_class, find_dict
 from stack_builder.stack.spec import GpuName, Name, Reason, Sha256, Specifier
@@ -193,11 +194,10 @@ def load(path: Path) -> Patch:
     Raises:
         UsageError: malformed, or its id is not its file's name.
     """
-    data = path.read_bytes()
-    if len(data) > MAX_PATCH_FILE:
-        raise UsageError(f"larger than {MAX_PATCH_FILE} bytes", where=path)
     try:
-        patch = parse(data.decode(), path)
+        patch = parse(read_regular(path, MAX_PATCH_FILE).decode(), path)
+    except IntegrityError as error:
+        raise UsageError(error.what, where=path) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"not UTF-8: {error}", where=path) from error
     if patch.id != path.stem:

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from stack_builder.errors import IntegrityError, UsageError
+from stack_builder.files import read_regular
 from stack_builder.trees import FileTree
 from stack_builder.wheels.archive import WheelArchive
 from stack_builder.wheels.store import hash_file
@@ -175,7 +176,7 @@ def from_wheel(path: Path, *, sha256: str | None = None) -> SourceTree:
     if path.stat().st_size > MAX_WHEEL:
         raise IntegrityError(f"larger than {MAX_WHEEL} bytes", where=path)
     return SourceTree(
-        lambda: _Wheel(path.read_bytes(), path.name),
+        lambda: _Wheel(read_regular(path, MAX_WHEEL), path.name),
         where=path.name,
         identity=sha256 or hash_file(path),
         version=match["version"],
@@ -228,7 +229,7 @@ class _Directory:
             yield path, status.st_size
 
     def read(self, name: str) -> bytes:
-        return (self._root / PurePosixPath(name)).read_bytes()
+        return read_regular(self._root / PurePosixPath(name), MAX_SOURCE)
 
     def identity(self) -> str:
         """From names, sizes and change times: a file cannot be altered without its ctime moving."""

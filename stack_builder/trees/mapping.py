@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import IO
 from weakref import WeakSet
 
-from stack_builder.errors import IntegrityError
+from stack_builder.files import open_regular
 
 MAX_RESIDENT = 64 << 20
 """Bytes of mapped files that may stay resident, those of Python and its modules included (about 20 MB)."""
@@ -56,17 +55,11 @@ def mapped(path: Path) -> Iterator[memoryview]:
         FileNotFoundError: nothing is there.
         IntegrityError: not a regular file.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not block
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise IntegrityError("not a regular file", where=path)
-        if status.st_size == 0:
-            yield memoryview(b"")
-            return
-        pages = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
-    finally:
-        os.close(handle)
+    with open_regular(path) as file:
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else None
+    if pages is None:
+        yield memoryview(b"")
+        return
     with _viewed(pages) as view:
         yield view
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Self, cast
 
+from stack_builder.files import open_regular
 from stack_builder.trees import Entry
 from stack_builder.trees.index import Index
 from stack_builder.trees.mapping import ease, mapped
@@ -163,7 +164,7 @@ class WheelsTree:
 
     def _add(self, path: Path, identity: str) -> None:
         named = names.parse(path.name)
-        file = self._open.enter_context(path.open("rb"))
+        file = self._open.enter_context(open_regular(path))
         wheel = _Wheel(WheelArchive(file, path.name), identity, path)
         layout = read_layout(wheel.archive)
         self._wheels.append(wheel)
@@ -184,7 +185,7 @@ def _may_be_object(entry: ZipEntry) -> bool:
 
 def _write_pack(writer: PackWriter, path: Path) -> None:
     offsets = {}
-    with path.open("rb") as source:
+    with open_regular(path) as source:
         archive = WheelArchive(source, path.name)
         for entry in filter(_may_be_object, archive.files()):
             chunks = archive.open(entry)

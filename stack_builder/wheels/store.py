@@ -19,7 +19,7 @@ from pathlib import Path
 
 from stack_builder import resources
 from stack_builder.errors import IntegrityError, StackbError, UsageError
-from stack_builder.files import fsync_directory, named, unclaimed
+from stack_builder.files import fsync_directory, named, open_regular, unclaimed
 from stack_builder.wheels.names import parse as parse_name
 
 CHUNK = 1 << 20
@@ -204,8 +204,12 @@ class Part:
 
 
 def hash_file(path: Path) -> str:
-    """Give the sha256 of a file."""
-    with named(path), path.open("rb") as file:
+    """Give the sha256 of a file.
+
+    Raises:
+        IntegrityError: not a regular file.
+    """
+    with named(path), open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stack_builder.files import atomic_write, atomic_writer, claimed_file, claimed_folder, remove, sweep
+from stack_builder.errors import IntegrityError
+from stack_builder.files import atomic_write, atomic_writer, claimed_file, claimed_folder, read_regular, remove, sweep
 
 
 def test_replaces_content_and_sets_the_mode(tmp_path: Path) -> None:
@@ -116,3 +117,17 @@ def test_a_folder_is_removed_from_a_disk_without_room_for_another(
     monkeypatch.setattr("os.mkdir", full)
     remove(folder)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(IntegrityError, match="not a regular file"):
+            read_regular(path, 10)
+
+
+def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_regular(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(IntegrityError, match="larger than 4 bytes"):
+        read_regular(tmp_path / "file", 4)

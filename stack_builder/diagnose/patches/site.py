@@ -10,6 +10,7 @@ from packaging.utils import canonicalize_name
 
 from stack_builder.diagnose.target import TargetSpec
 from stack_builder.errors import IntegrityError, UsageError
+from stack_builder.files import read_regular
 from stack_builder.patchset.distribution import Distribution
 
 JOURNAL = ".stackb-journal"  # what an interrupted run leaves beside the packages
@@ -44,12 +45,9 @@ class Site:
 
         Raises:
             FileNotFoundError: nothing is there.
-            IntegrityError: the path leads out of the root, or the file is too large.
+            IntegrityError: the path leads out of the root, or the file is no regular one, or too large.
         """
-        file = self.locate(path)
-        if file.stat().st_size > MAX_FILE:
-            raise IntegrityError(f"larger than {MAX_FILE} bytes", where=file)
-        return file.read_bytes()
+        return read_regular(self.locate(path), MAX_FILE)
 
     def locate(self, path: str) -> Path:
         """Where a relative path lies.
