@@ -28,7 +28,8 @@ from stack_builder.stack.gpu import Gpu
 
 # What explains other findings comes first: whoever repairs the first one may be done.
 _ORDER = (
-    "ABI015", "CUDA003", "CUDA004", "ABI009", "CUDA007", "CUDA001", "ABI007", "ABI001", "ABI003", "ABI002", "CUDA006",
+    "ABI015", "ABI011", "ABI010", "CUDA003", "CUDA004", "ABI009", "CUDA007", "CUDA001", "ABI007", "ABI001", "ABI003",
+    "ABI002", "CUDA006",
 )  # fmt: skip
 _GPU_RULES = ("ARCH001", "ARCH002", "ARCH003")
 _CUDA_OF_TORCH = {"libtorch_cuda.so", "libc10_cuda.so"}

@@ -71,6 +71,14 @@ class ObjectCache:
             self._identities[real] = identify(self._bytes(real))
         return self._identities[real]
 
+    def is_blank(self, real: str) -> bool:
+        """Whether a file is empty or begins with zeros, as a full disk or a lost write leaves it.
+
+        Raises:
+            ElfError: the container that holds it is damaged.
+        """
+        return not any(self._bytes(real)[:4])
+
     def object(self, real: str) -> ElfObject:
         """The object at a real path.
 

@@ -495,3 +495,44 @@ def test_plugins_for_several_machines_side_by_side_are_no_mistake(venv: Venv, do
         _made_for(path, 0xB7)
     venv.distribution("tools", "1.0", here, there, bare)
     assert [f for f in doctor(venv)["findings"] if f["severity"] != "note"] == []
+
+
+@pytest.mark.parametrize("left", [0, 100, 4096])
+def test_a_library_that_a_full_disk_cut_off_is_the_one_thing_that_is_said(
+    venv: Venv, doctor: Doctor, left: int
+) -> None:
+    venv.torch(exports=(TENSOR,))
+    venv.cuda(13)
+    path = venv.kernel("sglang-kernel", "0.4.5")
+    library = venv.site / "torch/lib/libc10.so"
+    size = library.stat().st_size
+    os.truncate(library, left)
+    assert size > 4096
+    findings = [f for f in doctor(venv)["findings"] if f["severity"] != "note"]
+    (finding,) = findings
+    assert (finding["rule"], finding["severity"], finding["object"]) == ("ABI011", "error", "torch/lib/libc10.so")
+    assert f"has {left:,} bytes; RECORD says {size:,}" in finding["detail"]
+    assert finding["fix"] == ["pip install --force-reinstall --no-deps torch==2.11.0"]
+    assert path not in str(findings)
+
+
+def test_libraries_that_are_gone_are_put_back_at_the_same_version(venv: Venv, doctor: Doctor) -> None:
+    venv.torch()
+    venv.cuda(13)
+    venv.kernel("sglang-kernel", "0.4.5")
+    for library in (venv.site / "torch/lib").iterdir():
+        library.unlink()
+    (finding,) = [f for f in doctor(venv)["findings"] if f["severity"] != "note"]
+    assert (finding["rule"], finding["severity"], finding["distribution"]) == ("ABI010", "error", "torch 2.11.0")
+    assert finding["fix"] == ["pip install --force-reinstall --no-deps torch==2.11.0"]
+
+
+def test_a_stripped_library_is_no_damage(venv: Venv, doctor: Doctor) -> None:
+    venv.torch()
+    venv.cuda(13)
+    venv.kernel("sglang-kernel", "0.4.5")
+    subprocess.run(["strip", venv.site / "torch/lib/libc10.so"], check=True)
+    report = doctor(venv)
+    assert [f for f in report["findings"] if f["severity"] != "note"] == []
+    (note,) = [f for f in report["findings"] if f["rule"] == "ABI011"]
+    assert note["object"] == "torch/lib/libc10.so"

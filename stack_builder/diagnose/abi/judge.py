@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from packaging.version import Version
 
 from stack_builder.diagnose import catalogue
 from stack_builder.diagnose.abi import fixes, relevance
-from stack_builder.diagnose.abi.broken import judge_foreign
+from stack_builder.diagnose.abi.broken import judge_files, judge_foreign
 from stack_builder.diagnose.abi.history import versions_text
 from stack_builder.diagnose.abi.relevance import Knowledge
 from stack_builder.diagnose.environment import cuda_wheels
-from stack_builder.diagnose.environment.facts import Distribution, Environment, MissingLibrary, MissingSymbol, Object
+from stack_builder.diagnose.environment.facts import Environment, MissingLibrary, MissingSymbol, Object
 from stack_builder.elf.needed import cuda_majors
 from stack_builder.elf.torch_names import is_stable_name, is_torch_name
 from stack_builder.report import Finding, Severity
@@ -34,19 +34,18 @@ def judge_abi(environment: Environment, known: Knowledge) -> list[Finding]:
     findings = [
         *_owners(environment),
         *(finding for found in environment.objects for finding in _object(environment, found, known)),
-        *_absent_files(environment),
     ]
     weighed = [relevance.weighed(finding, environment, known) for finding in findings]
-    return [*judge_foreign(environment), *weighed]
+    files = [
+        finding if finding.severity is Severity.ERROR else relevance.weighed(finding, environment, known)
+        for finding in judge_files(environment)
+    ]
+    return [*judge_foreign(environment), *files, *weighed]
 
 
 def _object(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
-    if found.foreign is not None:
+    if found.foreign is not None or found.unread is not None:
         return  # judged by distribution
-    if found.unread is not None:
-        detail = catalogue.sentence(found.unread)
-        yield catalogue.finding("ABI011", detail=detail, object=found.path, distribution=found.owner)
-        return
     yield from _foreign_module(environment, found)
     yield from _libraries(environment, found, known)
     yield from _versions(found)
@@ -366,22 +365,3 @@ def _package(path: str, environment: Environment) -> str:
         if path.startswith(f"{site}/"):
             return f"{site}/{path.removeprefix(f'{site}/').partition('/')[0]}"
     return path
-
-
-def _absent_files(environment: Environment) -> Iterable[Finding]:
-    contested = {owner for shared in environment.shared_files for owner in shared.owners}
-    for distribution in environment.distributions:
-        if distribution.absent_count and str(distribution) not in contested:
-            yield _absent(environment, distribution)
-
-
-def _absent(environment: Environment, distribution: Distribution) -> Finding:
-    example = environment.short(distribution.absent[0])
-    return catalogue.finding(
-        "ABI010",
-        detail=f"{distribution.absent_count} files of its RECORD are not there, such as {example}.",
-        object=distribution.folder,
-        distribution=str(distribution),
-        evidence={"files": list(distribution.absent), "count": distribution.absent_count},
-        fix=(f"Install {distribution.name}=={distribution.version} again (--force-reinstall --no-deps)",),
-    )

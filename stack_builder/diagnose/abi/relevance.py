@@ -48,6 +48,11 @@ class Knowledge:
     excused: frozenset[str] = frozenset()
     broken: frozenset[str] = frozenset()
 
+    @property
+    def torch_is_broken(self) -> bool:
+        """Whether a library of torch's is at fault itself."""
+        return any(map(TORCH_LIBRARY.fullmatch, self.broken))
+
 
 def knowledge(environment: Environment, fixes: FixSource, gpu: Gpu | None = None) -> Knowledge:
     """Gather what the judges need to know about one target."""
@@ -126,13 +131,18 @@ def variant_of(path: str) -> str:
 def libraries_to_report(environment: Environment, found: Object, known: Knowledge) -> tuple[MissingLibrary, ...]:
     """The missing libraries of an object that are news.
 
-    A library whose file is itself at fault is reported once, of that file.
+    A library whose file is itself at fault is reported once, of that file; with a library of torch's at fault, nothing
+    is said of what lies in the packages, since ``import torch`` would have opened it.
 
     If ``import torch`` itself stops for want of a library, that is said once, of ``torch._C``, and not again of
     everything that comes after torch.
     """
     torch = environment.torch
-    news = tuple(missing for missing in found.missing_libraries if missing.soname not in known.broken)
+    news = tuple(
+        missing
+        for missing in found.missing_libraries
+        if missing.soname not in known.broken and not (missing.on_disk and known.torch_is_broken)
+    )
     if torch is None or torch.import_error is None:
         return news
     extension = next((o for o in environment.objects if o.path.startswith(f"{torch.folder}/_C.")), None)
@@ -153,9 +163,11 @@ def is_own_fault(environment: Environment, found: Object, symbol: MissingSymbol,
     be loaded, as long as they are there.
     """
     torch = environment.torch
+    if torch is not None and known.torch_is_broken and found.path.startswith(f"{torch.folder}/"):
+        return False
     if torch is None or not is_torch_name(symbol.name):
         return not found.missing_libraries
-    if any(map(TORCH_LIBRARY.fullmatch, known.broken)):
+    if known.torch_is_broken:
         return False  # nobody can tell what the file exported
     if any(TORCH_LIBRARY.fullmatch(m.soname) and not m.on_disk for m in found.missing_libraries):
         return False  # a torch without CUDA has no c10::cuda

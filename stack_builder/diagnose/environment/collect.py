@@ -91,7 +91,7 @@ def _installed(scene: Scene) -> tuple[facts.Environment, list[str], dict[str, st
         base=scene.base,
     )
     owners: dict[str, str] = {}
-    for path in filter(objects.SHARED_OBJECT.search, entries):
+    for path in filter(distributions.SHARED_OBJECT.search, entries):
         real = tree.resolve(path) if entries[path].link is not None else path
         if real is not None:
             owners[real] = inventory.owners.get(path) or owners.get(real, "")
@@ -150,4 +150,4 @@ def _toolkit_libraries(tree: FileTree, environ: Mapping[str, str]) -> Iterator[s
         folder = tree.resolve(f"{toolkit}/lib64") if toolkit and toolkit.startswith("/") else None
         if folder is not None and folder not in seen:
             seen.add(folder)
-            yield from (entry.path for entry in tree.entries(folder) if objects.SHARED_OBJECT.search(entry.path))
+            yield from (entry.path for entry in tree.entries(folder) if distributions.SHARED_OBJECT.search(entry.path))

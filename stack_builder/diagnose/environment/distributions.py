@@ -11,6 +11,7 @@ import csv
 import dataclasses
 import hashlib
 import posixpath
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +19,14 @@ from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 
-from stack_builder.diagnose.environment.facts import Distribution, SharedFile
+from stack_builder.diagnose.environment.facts import Distribution, Resized, SharedFile
 from stack_builder.trees import Entry, FileTree
 
 MAX_METADATA = 4 << 20  # bytes; headers stand first, the rest is the description
 MAX_RECORD = 64 << 20
 MAX_HASHED = 512 << 20  # bytes read per check to say whose content a contested file has
-MAX_NAMED = 20  # missing files that are named one by one
+MAX_NAMED = 100  # missing or damaged files that are named one by one
+SHARED_OBJECT = re.compile(r"\.so(\.[\w.]+)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +67,28 @@ def read_inventory(tree: FileTree, site: Sequence[str], entries: Mapping[str, En
             continue
         owner = str(found)
         absent: list[str] = []
+        resized: list[Resized] = []
         for path, digest, size in _read_record(tree, folder):
             claim = _Claim(owner, digest, size)
             earlier = claims.setdefault(path, claim)
             if earlier is not claim:
                 contested[path] = [*(contested.get(path) or [earlier]), claim]
-            if path not in entries and _should_exist(path, folder):
-                absent.append(path)
-        distributions.append(dataclasses.replace(found, absent=tuple(absent[:MAX_NAMED]), absent_count=len(absent)))
+            entry = entries.get(path)
+            if entry is None:
+                if _should_exist(path, folder):
+                    absent.append(path)
+            elif size != str(entry.size) and size.isdecimal() and _tells_damage(entry, folder):
+                resized.append(Resized(path, entry.size, int(size)))
+        absent.sort(key=lambda path: not SHARED_OBJECT.search(path))
+        named = tuple(absent[:MAX_NAMED])
+        distributions.append(
+            dataclasses.replace(found, absent=named, absent_count=len(absent), resized=tuple(resized[:MAX_NAMED]))
+        )
     owners = {path: claim.owner for path, claim in claims.items()}
+    distributions = [
+        dataclasses.replace(d, resized=tuple(r for r in d.resized if r.path not in contested)) if d.resized else d
+        for d in distributions
+    ]
     owners.update({path: several[-1].owner for path, several in contested.items()})
     return Inventory(
         tuple(sorted(distributions, key=lambda d: (d.name, d.folder))),
@@ -130,6 +145,13 @@ def _should_exist(path: str, folder: str) -> bool:
     site = posixpath.dirname(folder)
     elsewhere = (f"{folder}/", f"{folder.removesuffix('.dist-info')}.data/")  # .data goes to its schemes' folders
     return path.startswith(f"{site}/") and not path.endswith(".pyc") and not path.startswith(elsewhere)
+
+
+def _tells_damage(entry: Entry, folder: str) -> bool:
+    """Whether another size than RECORD's is damage; text may have been edited or patched, but not to nothing."""
+    if entry.link is not None:
+        return False
+    return SHARED_OBJECT.search(entry.path) is not None or (not entry.size and _should_exist(entry.path, folder))
 
 
 def _shared_files(

@@ -39,6 +39,23 @@ class Python:
 
 
 @dataclass(frozen=True, slots=True)
+class Resized:
+    """A file that has not the size that RECORD gives it.
+
+    Attributes:
+        path: inside the tree.
+        size: in bytes.
+        recorded: likewise, as RECORD has it.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    path: str
+    size: int
+    recorded: int
+
+
+@dataclass(frozen=True, slots=True)
 class Distribution:
     """One installed distribution (a ``*.dist-info`` folder).
 
@@ -48,8 +65,9 @@ class Distribution:
         folder: its ``.dist-info``.
         tags: ``Tag`` lines of WHEEL.
         requires: ``Requires-Dist`` lines of METADATA.
-        absent: files of its RECORD that are not there; the first ones, where there are many.
+        absent: files of its RECORD that are not there, shared objects first; the first ones, where there are many.
         absent_count: how many.
+        resized: shared objects of another size than its RECORD gives, and files that are empty and should not be.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -61,6 +79,7 @@ class Distribution:
     requires: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     absent_count: int = 0
+    resized: tuple[Resized, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"

@@ -21,8 +21,9 @@ from stack_builder.elf.linker import Linked, MissingLibrary, MissingSymbol, Proc
 from stack_builder.elf.needed import cuda_majors
 from stack_builder.elf.torch_names import is_torch_name
 
-SHARED_OBJECT = re.compile(r"\.so(\.[\w.]+)?$")
 TORCH_LIBRARY = re.compile(r"lib(torch|c10|caffe2)\w*\.so")
+
+BLANK = "it is empty, or holds zeros where its header should be"
 
 _EXPORTERS = ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_python.so")
 _FOLLOWED = ("libnccl.so.2", "libcudnn.so.9", "libcusparse.so.12", "libcurand.so.10")
@@ -111,7 +112,9 @@ class Reader:
             try:
                 identity = self._cache.identity(path)
                 if identity is None:
-                    continue  # a linker script
+                    if self._cache.is_blank(path):
+                        described.append(facts.Object(path, self._where.owners.get(path), unread=BLANK))
+                    continue  # else a linker script
                 if identity.machine != self._machine or identity.bits != 64:
                     owner = self._where.owners.get(path)
                     described.append(facts.Object(path, owner, foreign=_made_for(identity)))
