@@ -31,15 +31,7 @@ VERSION = 2
 # Merged /usr, as Debian 12 demands; newer mmdebstrap does this by itself, which ln then respects.
 _MERGE_USR = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d"; [ -e "$1/$d" ] || ln -s "usr/$d" "$1/$d"; done'
 
-_OBEYED = (
-    "APT_",
-    "DEB",
-    "DPKG_",
-    "LANG",
-    "LC_",
-    "PERL",
-    "PYTHON",
-)  # of the environment; by apt, dpkg and what packages run
+_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME")  # no proxy: the packages are on disk
 
 _DROPPED = re.compile(
     r"dev/.+"  # engines mount their own
@@ -103,8 +95,8 @@ def bootstrap(recipe: Recipe, packages: Iterable[DebianPackage], store: Path, wo
 
 
 def _environment(work: Path) -> dict[str, str]:
-    """The caller's environment, but for what would change the files that maintainer scripts write."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OBEYED)}
+    """What mmdebstrap and maintainer scripts see; any other variable of the caller's could change what they write."""
+    kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     fixed = {"SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "TMPDIR": str(work)}
     # debpython, which compiles the packages' modules, would itself be compiled when it is imported: by time stamps
     return {**kept, **fixed, "PYTHONDONTWRITEBYTECODE": "1"}

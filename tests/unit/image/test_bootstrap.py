@@ -10,7 +10,7 @@ from stack_builder.image.base import bootstrap
 
 
 @pytest.mark.parametrize(
-    "name", ["PYTHONDONTWRITEBYTECODE", "PYTHONOPTIMIZE", "DEBIAN_FRONTEND", "PERL5OPT", "LANGUAGE"]
+    "name", ["PYTHONDONTWRITEBYTECODE", "PYTHONOPTIMIZE", "DEBIAN_FRONTEND", "PERL5OPT", "LANGUAGE", "TZ", "ANY_OTHER"]
 )
 def test_no_variable_that_maintainer_scripts_obey(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With and without the first, five modules of a Debian base were compiled to different bytes."""
