@@ -73,7 +73,7 @@ def _document(text: str, path: Path) -> Any:
     if path.suffix == ".csv":
         return None
     # bench_serving writes a request rate of Infinity
-    return jsontext.loads(text.splitlines()[0] if path.suffix == ".jsonl" else text, lenient=True)
+    return jsontext.loads(text.partition("\n")[0] if path.suffix == ".jsonl" else text, lenient=True)
 
 
 def _read(first: Any, text: str, path: Path) -> tuple[str, list[_Row], ServerFacts]:

@@ -40,7 +40,7 @@ class Options:
     Attributes:
         one_at_a_time: arms cannot run together: each turn starts one, goes through all levels, and stops it.
         budget: seconds of wall time after which no repeat is added; None for no bound.
-        patience: seconds without a byte after which a request failed.
+        patience: seconds without a whole event after which a request failed.
         api_key: for every arm.
         keep_cache: leave the server's prefix cache as it is between runs.
         model: name for the OpenAI interfaces; None asks ``/v1/models``.
@@ -320,7 +320,9 @@ class _Session:
         """Ask a server that is up what it is."""
         fresh = self._settings.connections == "fresh"
         pool = Pool(Endpoint.of(url), patience=self._options.patience, fresh=fresh)
-        eye = ServerEye(Pool(Endpoint.of(url), patience=30.0), api_key=self._options.api_key)
+        eye = ServerEye(
+            Pool(Endpoint.of(url), patience=min(30.0, self._options.patience)), api_key=self._options.api_key
+        )
         await _reach(pool, name)
         facts = await eye.facts()
         model = self._options.model or await eye.model() or "default"

@@ -17,7 +17,7 @@ class Pool:
 
     Args:
         endpoint: where it listens.
-        patience: seconds without a byte after which a request has failed.
+        patience: seconds without a whole event after which a request has failed.
         fresh: open a connection for every request, instead of keeping them alive; its set-up is then part of the
             request, as it is for clients that do so.
     """

@@ -84,12 +84,14 @@ class EventStream:
 
     Attributes:
         api: which JSON to expect.
+        moved: when the last whole event arrived, with content or without.
         times: when each event with content arrived, in seconds of ``perf_counter``; several of one read share it.
         done: whether ``[DONE]`` was seen.
         refusal: the beginning of the body of any status but 200.
     """
 
     api: Api
+    moved: float = 0.0
     times: list[float] = field(default_factory=list)
     done: bool = False
     refusal: bytes = b""
@@ -121,6 +123,7 @@ class EventStream:
             if end < 0:
                 break
             self._event(piece[at:end], now)
+            self.moved = now
             at = end + 2
         if at < len(piece):
             self._rest = piece[at:]

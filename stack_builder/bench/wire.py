@@ -51,14 +51,22 @@ Feed = Callable[[bytes, float], None]  # the next piece of a body, and when it a
 
 
 class Sink(Protocol):
-    """Takes one answer."""
+    """Takes one answer.
+
+    Attributes:
+        moved: when it last got a whole event, in seconds of ``perf_counter``; 0 before.
+    """
+
+    moved: float
 
     def answer(self, status: int) -> Feed:
         """Learn the status code; gives what takes the body."""
 
 
 class Whole:
-    """Keeps a short body."""
+    """Keeps a short body, which has to come within one time limit."""
+
+    moved = 0.0
 
     def __init__(self) -> None:
         self.body = bytearray()
@@ -132,6 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         self._trailers = False
         self._keep = True
         self.last_byte: float | None = None  # None: nothing of the answer has arrived
+        self._moved: float | None = None  # when the answer last got on: its head, then a whole piece of it
 
     @property
     def usable(self) -> bool:
@@ -144,7 +153,8 @@ class Connection(asyncio.BufferedProtocol):
         Args:
             request: all its bytes.
             sink: takes the body, whatever the status.
-            patience: seconds without a byte after which it has failed.
+            patience: seconds after which it has failed: for its head, then for each whole event or, of a body that
+                is none of events, for all of it. Bytes that only trickle do not count.
 
         Raises:
             ExchangeError: reset, timeout, truncated or malformed answers.
@@ -171,9 +181,12 @@ class Connection(asyncio.BufferedProtocol):
         return status
 
     def _check_silence(self, patience: float, sent: float) -> None:
-        silent = perf_counter() - (sent if self.last_byte is None else self.last_byte)
+        moved = max(sent, self._moved or sent, self._sink.moved if self._sink is not None else sent)
+        silent = perf_counter() - moved
         if silent >= patience:
-            self._fail(ErrorKind.TIMEOUT, f"no byte for {patience:g} s")
+            what = "whole event" if self._sink is not None and self._sink.moved else "whole answer"
+            trickle = "" if self.last_byte is None or self.last_byte <= moved else ", though bytes came"
+            self._fail(ErrorKind.TIMEOUT, f"no {what} within {patience:g} s{trickle}")
         else:  # re-armed once per period, rather than at each byte
             loop = asyncio.get_running_loop()
             self._alarm = loop.call_later(patience - silent, self._check_silence, patience, sent)
@@ -209,6 +222,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if not self._status:
                 data = self._head(data)
+                self._moved = now if self._status else None
             if self._status:
                 self._body(data, now)
         except ExchangeError as error:

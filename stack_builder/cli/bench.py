@@ -75,7 +75,7 @@ def command(
         str | None, typer.Option(metavar="ttft=MS,tpot=MS", help="Count goodput: requests within these bounds.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds without a byte after which a request failed.")
+        float, typer.Option(min=0.1, help="Seconds without a whole event after which a request failed.")
     ] = 600.0,
     api_key_file: Annotated[Path | None, typer.Option(help="File with the servers' key.")] = None,
     connections: Annotated[

@@ -337,7 +337,8 @@ def test_the_table_of_aiperf_is_its_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("x.json", "{}"), ("x.jsonl", "no"), ("x.csv", "a,b\n"), ("x.json", '{"benchmarks": [3]}')]
+    ("name", "text"),
+    [("x.json", "{}"), ("x.jsonl", "no"), ("x.jsonl", ""), ("x.csv", "a,b\n"), ("x.json", '{"benchmarks": [3]}')],
 )
 def test_files_of_no_tool(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)

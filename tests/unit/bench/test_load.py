@@ -64,6 +64,12 @@ def test_tokens_are_the_servers_count_exactly(llm: ModuleType, api: Api, per_eve
         assert seen.accept_length == pytest.approx(20 / events)
 
 
+def test_an_answer_may_take_longer_than_the_limit_while_events_come(llm: ModuleType) -> None:
+    done, _ = measured(llm, Load(tokens=20, clients=1, requests=1), patience=4.0, rate=2)
+    assert figures(done).errors == {}
+    assert done.records[0].times[-1] - done.records[0].times[0] > 8
+
+
 def test_prompts_go_out_in_order(llm: ModuleType) -> None:
     _, server = measured(llm, Load(tokens=2, clients=1, requests=7))
     assert [body["prompt"] for body in server.bodies] == [PROMPTS[number % 5] for number in range(7)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import io
 import json
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from stack_builder.bench.pool import Pool
 from stack_builder.bench.stream import Api, Counted, EventStream, body
 from stack_builder.bench.wire import Connection, Endpoint, ErrorKind, ExchangeError, Whole
 from stack_builder.errors import UsageError
@@ -200,3 +202,34 @@ def test_an_endpoint_keeps_path_and_brackets() -> None:
     point = Endpoint.of("https://[::1]/prefix/")
     assert (point.host, point.port, point.secure) == ("::1", 443, True)
     assert point.request("GET", "/x").startswith(b"GET /prefix/x HTTP/1.1\r\nHost: [::1]:443\r\n")
+
+
+@pytest.mark.parametrize("whole", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"], ids=["head", "body"])
+@pytest.mark.parametrize("sink", [Whole(), EventStream(Api.COMPLETIONS)], ids=["whole", "events"])
+def test_an_answer_that_trickles_ends_with_the_time_limit(sink: Whole | EventStream, whole: bytes) -> None:
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(whole)
+        with contextlib.suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(b"H")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        writer.transport.abort()
+        ended.set()
+
+    ended = asyncio.Event()
+
+    async def go() -> None:
+        server = await asyncio.start_server(trickle, "127.0.0.1", 0)
+        endpoint = Endpoint.of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        pool = Pool(endpoint, patience=0.3)
+        try:
+            await pool.send(endpoint.request("GET", "/"), sink)
+        finally:
+            pool.close()
+            server.close()
+            await ended.wait()
+
+    with pytest.raises(ExchangeError, match=r"no whole answer within 0.3 s, though bytes came") as caught:
+        asyncio.run(go())
+    assert caught.value.kind is ErrorKind.TIMEOUT
