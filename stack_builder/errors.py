@@ -119,6 +119,12 @@ def refused(error: ValidationError, *, count: bool = False) -> str:
     return f"{key}: {first['msg'].removeprefix('Value error, ')}{more}"
 
 
+def first_line(error: object) -> str:
+    """What an error says, on one line; some, such as a MemoryError of Python's parser, say nothing but their name."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 _OS_FIXES = {
     errno.ENOSPC: "free some space or point STACKB_CACHE_DIR at a larger disk",
     errno.EDQUOT: "free some space or point STACKB_CACHE_DIR at a larger disk",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stack_builder import jsontext
-from stack_builder.errors import UsageError
+from stack_builder.errors import UsageError, first_line
 from stack_builder.sglang import safetensors
 from stack_builder.sglang.safetensors import DamagedCheckpointError, Tensor
 
@@ -115,7 +115,7 @@ def read(folder: Path) -> Checkpoint:
     try:
         config = jsontext.loads(path.read_bytes())
     except ValueError as error:
-        raise UsageError(f"not JSON: {str(error).splitlines()[0]}", where=path) from error
+        raise UsageError(f"not JSON: {first_line(error)}", where=path) from error
     if not isinstance(config, dict):
         raise UsageError("not a JSON object", where=path)
     names = config.get("architectures")

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from stack_builder.errors import IntegrityError, UsageError
+from stack_builder.errors import IntegrityError, UsageError, first_line
 from stack_builder.files import read_regular
 from stack_builder.trees import FileTree
 from stack_builder.wheels.archive import WheelArchive
@@ -149,7 +149,7 @@ def parse(source: bytes, where: object) -> ast.Module:
             warnings.simplefilter("ignore")  # invalid escapes in the file read are no concern of ours
             return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise SourceError(f"not readable as Python: {str(error).splitlines()[0]}", where=where) from error
+        raise SourceError(f"not readable as Python: {first_line(error)}", where=where) from error
 
 
 def segment(source: bytes, node: ast.AST) -> str:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from stack_builder import jsontext
-from stack_builder.errors import IntegrityError, StackbError, UsageError, refused
+from stack_builder.errors import IntegrityError, StackbError, UsageError, first_line, refused
 from stack_builder.files import atomic_write
 from stack_builder.progress import Progress
 from stack_builder.stack.spec import argument
@@ -236,7 +236,7 @@ def parse(text: str, where: Path) -> Lock:
     except ValidationError as error:
         raise UsageError(f"not a lock: {refused(error)}", where=where, fix=fix) from error
     except ValueError as error:
-        raise UsageError(f"not a lock: {str(error).splitlines()[0]}", where=where, fix=fix) from error
+        raise UsageError(f"not a lock: {first_line(error)}", where=where, fix=fix) from error
     if list(lock.artifacts) != sorted(lock.artifacts, key=lambda a: a.name):
         raise UsageError("artifacts are not sorted by name", where=where, fix=fix)
     return lock

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from stack_builder import jsontext
-from stack_builder.errors import UsageError, refused
+from stack_builder.errors import UsageError, first_line, refused
 from stack_builder.files import atomic_write
 
 SCHEMA_VERSION = 1
@@ -197,7 +197,7 @@ def parse(text: str, where: object) -> Receipt:
     except ValidationError as error:
         raise UsageError(f"not a receipt: {refused(error)}", where=where) from error
     except ValueError as error:
-        raise UsageError(f"not a receipt: {str(error).splitlines()[0]}", where=where) from error
+        raise UsageError(f"not a receipt: {first_line(error)}", where=where) from error
 
 
 def load(path: Path) -> Receipt:

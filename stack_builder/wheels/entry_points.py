@@ -8,7 +8,7 @@ from configparser import Error as ConfigError
 from dataclasses import dataclass
 from typing import NoReturn
 
-from stack_builder.errors import IntegrityError
+from stack_builder.errors import IntegrityError, first_line
 from stack_builder.wheels.archive import WheelArchive
 from stack_builder.wheels.layout import FIX, Layout
 
@@ -45,7 +45,7 @@ def read_scripts(archive: WheelArchive, layout: Layout) -> list[Script]:
     except UnicodeDecodeError as error:
         _refuse(f"is not UTF-8 ({error})", where)
     except ConfigError as error:
-        _refuse(f"is malformed ({str(error).splitlines()[0]})", where)
+        _refuse(f"is malformed ({first_line(error)})", where)
     found = []
     for group in _GROUPS:
         for name, reference in parser.items(group) if parser.has_section(group) else ():

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from stack_builder import jsontext, resources, tomltext
-from stack_builder.errors import UsageError, refused
+from stack_builder.errors import UsageError, first_line, refused
 from stack_builder.files import atomic_write
 from stack_builder.stack.receipt import DebianPackage
 
@@ -98,7 +98,7 @@ def load_lock(path: Path) -> BaseLock | None:
             raise ValueError("another schema version")
         return TypeAdapter(BaseLock).validate_python(body)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        line = str(error).splitlines()[0]
+        line = first_line(error)
         raise UsageError(f"not a base lock: {line}", where=path, fix="run stackb build --update-base") from error
 
 

@@ -61,7 +61,9 @@ def test_the_identity_of_a_folder_follows_every_change(tmp_path):
     assert source.from_directory(tmp_path).identity != before
 
 
-@pytest.mark.parametrize("text", ["def f(:\n", "x = '\0'\n", "(" * 5000, "x = " + "1+" * 150_000 + "1\n"])
+@pytest.mark.parametrize(
+    "text", ["def f(:\n", "x = '\0'\n", "(" * 5000, "x = " + "1+" * 150_000 + "1\n", "x=" + "-" * 100_000 + "1"]
+)
 def test_what_is_not_python_is_named(text):
     with pytest.raises(source.SourceError, match="here"):
         source.parse(text.encode(), "here")
