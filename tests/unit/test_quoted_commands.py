@@ -25,6 +25,7 @@ PROSE = {
     "has",
     "is",
     "itself",
+    "keeps",
     "on",
     "started",
     "that",

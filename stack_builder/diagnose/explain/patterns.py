@@ -67,6 +67,8 @@ class _Pattern(_Table):
     also: tuple[str, ...] = ()
     look_next: tuple[_Text, ...] = ()
     fix: tuple[_Text, ...] = ()
+    fix_elsewhere: tuple[_Text, ...] = ()
+    pinned: str | None = None
     source: _Text | None = None
 
 
@@ -95,6 +97,9 @@ class Pattern:
         also: other causes that the same text can have.
         look_next: what decides between them.
         fix: what to do; the cause's own list where empty.
+        fix_elsewhere: what to do where the text may be of any program: nothing in it speaks of a serving stack, or the
+            package that it names is none that a stack pins. Empty where the text itself can only be of one.
+        pinned: the group of ``texts`` that names that package.
     """
 
     id: str
@@ -111,6 +116,8 @@ class Pattern:
     also: tuple[str, ...]
     look_next: tuple[str, ...]
     fix: tuple[str, ...]
+    fix_elsewhere: tuple[str, ...]
+    pinned: str | None
 
     def search(self, line: str) -> re.Match[str] | None:
         """Find the pattern in one line."""
@@ -209,6 +216,8 @@ def _pattern(table: _Pattern, contexts: set[str], path: Path) -> Pattern:
         also=table.also,
         look_next=table.look_next,
         fix=table.fix or (catalogue.cause_fixes(table.cause) if table.cause else ()),
+        fix_elsewhere=table.fix_elsewhere,
+        pinned=table.pinned,
     )
 
 

@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 from stack_builder.diagnose import catalogue
 from stack_builder.diagnose.explain import story
+from stack_builder.diagnose.explain.fixes import fixes
 from stack_builder.diagnose.explain.patterns import Confidence, Kind, Pattern, knowledge
 from stack_builder.diagnose.explain.rank import Match, Ranked, find_matches, rank
 from stack_builder.diagnose.explain.sieve import Line, Sifted, sift
@@ -44,6 +45,7 @@ def explain(stream: BinaryIO, name: str) -> Report:
     matches, shown = find_matches(sifted.lines, known)
     deaths = [match.index for match in matches if match.pattern.kind is Kind.DEATH]
     told = story.read(sifted.lines, deaths)
+    ready = min((match.index for match in matches if match.pattern.id == "ready"), default=None)
     failed = told.raised or deaths or not any(match.pattern.kind is Kind.HARMLESS for match in matches)
     if not failed:  # a server that runs has outlived what it said does not matter
         matches = [match for match in matches if not story.ignored(told.lines[match.index].text)]
@@ -52,25 +54,25 @@ def explain(stream: BinaryIO, name: str) -> Report:
     target = Target("log", name)
     if ranked and _in_passing(ranked[0], told):
         reason = "the exception that ended the process is not known, and only warnings are"
-        findings = (_unknown(told, sifted), *_others(ranked, told))
+        findings = (_unknown(told, sifted, ready), *_others(ranked, told, shown))
         return Report(target, findings, (catalogue.skipped("LOG001", reason),), facts)
     if ranked:
         why_not = () if ranked[0].cause else (catalogue.skipped("LOG001", "the text names a symptom alone"),)
-        return Report(target, tuple(_findings(ranked, told)), why_not, facts)
+        return Report(target, tuple(_findings(ranked, told, shown)), why_not, facts)
     if not failed:
         return Report(target, facts=facts)
     reason = f"none of {len(known.patterns)} known error texts occurs in {sifted.total} lines"
-    return Report(target, (_unknown(told, sifted),), (catalogue.skipped("LOG001", reason),), facts)
+    return Report(target, (_unknown(told, sifted, ready),), (catalogue.skipped("LOG001", reason),), facts)
 
 
-def _findings(ranked: list[Ranked], told: story.Story) -> list[Finding]:
+def _findings(ranked: list[Ranked], told: story.Story, shown: frozenset[str]) -> list[Finding]:
     first, *others = ranked
     close = [other.cause for other in others if other.cause and first.score - other.score <= _CLOSE]
-    leading = _first(first, first.cause, close, told) if first.cause else _symptom(first, close, told)
-    return [leading, *_others(others, told)]
+    leading = _first(first, first.cause, close, told, shown) if first.cause else _symptom(first, close, told)
+    return [leading, *_others(others, told, shown)]
 
 
-def _others(ranked: list[Ranked], told: story.Story) -> Iterator[Finding]:
+def _others(ranked: list[Ranked], told: story.Story, shown: frozenset[str]) -> Iterator[Finding]:
     for other in ranked[:MAX_OTHERS]:
         if other.cause is not None:
             pattern = other.best.pattern
@@ -80,11 +82,11 @@ def _others(ranked: list[Ranked], told: story.Story) -> Iterator[Finding]:
                 cause=other.cause,
                 detail=_filled(pattern.meaning, other.best),
                 evidence={"pattern": pattern.id, "lines": _lines(other.matches, told)},
-                fix=pattern.fix[:1],
+                fix=fixes(other.best, shown)[:1],
             )
 
 
-def _first(ranked: Ranked, cause: str, close: list[str], told: story.Story) -> Finding:
+def _first(ranked: Ranked, cause: str, close: list[str], told: story.Story, shown: frozenset[str]) -> Finding:
     pattern = ranked.best.pattern
     confidence = ranked.confidence
     if close and confidence is not Confidence.POSSIBLE:
@@ -113,7 +115,7 @@ def _first(ranked: Ranked, cause: str, close: list[str], told: story.Story) -> F
         cause=cause,
         detail=_filled(pattern.meaning, ranked.best),
         evidence=evidence,
-        fix=pattern.fix,
+        fix=fixes(ranked.best, shown),
     )
 
 
@@ -153,13 +155,18 @@ def _in_passing(ranked: Ranked, told: story.Story) -> bool:
     return _unexplained(ranked, told) is not None and all(story.warned(line) or story.ignored(line) for line in lines)
 
 
-def _unknown(told: story.Story, sifted: Sifted) -> Finding:
+def _unknown(told: story.Story, sifted: Sifted, ready: int | None) -> Finding:
     evidence: dict[str, Json] = {"ends_with": [_line(line) for line in sifted.last]}
     detail = "Nothing is guessed."
     if told.raised:
         at = told.raised[max(told.fatal)] if told.fatal else told.raised[-1]
         evidence = {"last_exception": [_line(line) for line in told.lines[at.start : min(at.end, at.start + 6)]]}
-        detail = f"The exception that ended the process is {at.type}, and it is not a known one. {detail}"
+        if ready is not None and ready < at.start and told.death == len(told.lines):
+            detail = (
+                f"{at.type} was raised while the server ran, as for a request; nothing shows that it ended. {detail}"
+            )
+        else:
+            detail = f"The exception that ended the process is {at.type}, and it is not a known one. {detail}"
     return catalogue.finding("LOG003", detail=detail, evidence=evidence)
 
 

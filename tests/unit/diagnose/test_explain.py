@@ -66,6 +66,61 @@ def test_of_the_texts_gathered_blind_so_many_have_their_cause_first() -> None:
     assert sum(first_cause(case["text"]) == case["cause"] for case in BLIND) >= 203
 
 
+FOREIGN = [json.loads(line) for line in (CORPUS / "foreign.jsonl").read_text().splitlines()]
+OURS = re.compile(r"SGLang|MAX_JOBS|--port|--mem-|HF_HOME|TRITON|stack pins|wheel|stackb lock|weights")
+
+
+@pytest.mark.parametrize("case", FOREIGN, ids=lambda case: case["text"][:30])
+def test_a_text_of_another_program_gets_no_fix_of_a_serving_stack(case: dict[str, str | None]) -> None:
+    findings = explained(str(case["text"])).findings
+    assert findings[0].cause == case["cause"]
+    assert not [fix for finding in findings if finding.rule != "LOG003" for fix in finding.fix if OURS.search(fix)]
+
+
+def test_the_same_text_beside_sglang_gets_its_fix() -> None:
+    (finding, *_) = explained("sglang/srt/utils.py\nOSError: [Errno 98] Address already in use").findings
+    assert any("--port" in fix for fix in finding.fix)
+    (finding, *_) = explained("ModuleNotFoundError: No module named 'xgrammar'").findings
+    assert any("SGLang pins" in fix for fix in finding.fix)
+    text = "  File sglang/srt/layers/linear.py\nAssertionError: 3 is not divisible by 2"
+    assert first_cause(text) == "option_invalid"
+
+
+def test_a_request_that_a_running_server_refused_ended_nothing() -> None:
+    refused = traceback("ValueError: The input (9000 tokens) is longer than the model's context (8192 tokens).\n")
+    said = explained(READY + refused).findings[0].detail or ""
+    assert "ended the process" not in said
+    assert "nothing shows that it ended" in said
+    assert "ended the process" in (explained(READY + refused + SIGQUIT).findings[0].detail or "")
+
+
+def test_a_scheduler_that_was_killed_is_known() -> None:
+    text = "[2026-11-29 20:10:54] Rank 0 scheduler is dead. Please check if there are relevant logs.\nExit code: -9\n"
+    assert first_cause(text) == "memory_exhausted"
+
+
+def test_shared_memory_of_a_data_loader_is_named() -> None:
+    text = (
+        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's"
+        " workers are out of shared memory. Please try to raise your shared memory limit."
+    )
+    finding = explained(text).findings[0]
+    assert finding.cause == "environment_variable_or_host_setting"
+    assert any("--shm-size" in fix for fix in finding.fix)
+
+
+def test_docker_without_the_container_toolkit_is_told_to_install_it() -> None:
+    text = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].'
+    finding = explained(text).findings[0]
+    assert (finding.cause, finding.evidence["confidence"]) == ("no_gpu_visible", "certain")
+    assert "nvidia-container-toolkit" in finding.fix[0]
+
+
+def test_a_model_that_a_release_does_not_know_wants_a_newer_one() -> None:
+    text = "ValueError: Model architectures ['FooForCausalLM'] are not supported for now. Supported: dict_keys(['A'])"
+    assert "newer SGLang" in explained(text).findings[0].fix[0]
+
+
 @pytest.mark.parametrize("name", LOGS)
 def test_the_cause_of_a_server_log_comes_first(name: str) -> None:
     with (CORPUS / "server-logs" / name).open("rb") as stream:
