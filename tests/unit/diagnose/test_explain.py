@@ -116,6 +116,24 @@ def test_docker_without_the_container_toolkit_is_told_to_install_it() -> None:
     assert "nvidia-container-toolkit" in finding.fix[0]
 
 
+def test_cublas_of_another_major_than_the_image() -> None:
+    text = "CUBLAS_STATUS_NOT_INITIALIZED\ntorch 2.13.0+cu130 (inside a CUDA 12.9 container)"  # flashinfer#4284
+    assert first_cause(text) == "resolver_replaced_or_misselected_torch"
+    assert first_cause("CUBLAS_STATUS_NOT_INITIALIZED\ntorch 2.13.0+cu130") == "memory_exhausted"
+    driver = "| Driver Version: 580.95    CUDA Version: 12.9 |"
+    assert first_cause(f"CUBLAS_STATUS_NOT_INITIALIZED\ntorch 2.13.0+cu130\n{driver}") == "memory_exhausted"
+
+
+def test_a_draft_without_its_vocabulary_map_is_incomplete() -> None:
+    text = "draft_vocab_size < target vocab_size and no d2t/t2d tensor in model.safetensors"
+    assert first_cause(text) == "draft_checkpoint_incomplete"
+
+
+def test_a_model_type_that_transformers_does_not_know_wants_a_newer_release() -> None:
+    text = "ValueError: The checkpoint has model type `foo` but Transformers does not recognize this architecture."
+    assert "newer SGLang" in explained(text).findings[0].fix[0]
+
+
 def test_a_model_that_a_release_does_not_know_wants_a_newer_one() -> None:
     text = "ValueError: Model architectures ['FooForCausalLM'] are not supported for now. Supported: dict_keys(['A'])"
     assert "newer SGLang" in explained(text).findings[0].fix[0]
