@@ -18,7 +18,7 @@ from stack_builder.wheels.fetch import DEFAULT_JOBS, Fetched, Source, fetch, on_
 from stack_builder.wheels.store import Store
 
 _SAID = {
-    Source.STORE: "already there, unchanged since their hash was checked",
+    Source.STORE: "already there, of the size, time, inode and mode they had when their hash was checked",
     Source.FOLDER: "from the folder, hashes right",
     Source.INDEX: "downloaded, hashes right",
 }

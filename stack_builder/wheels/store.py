@@ -3,6 +3,9 @@
 A file is there only once it is whole: it grows as ``.part`` beside its place, is hashed as it grows, synced, and then
 renamed. Whoever adds to a part holds a lock on it, so two processes share the work in place of spoiling it, and what
 a killed one left is taken up where it ended. A part that was left is hashed again before it is trusted.
+
+What a file was when its hash was checked (size, time, inode, mode) is noted beside it, as ``.checked``: as long as it
+is that, 4 GB need not be hashed to be used; once it is not, they are.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from pathlib import Path
 
 from stack_builder import resources
 from stack_builder.errors import IntegrityError, StackbError, UsageError
-from stack_builder.files import fsync_directory, named, open_regular, unclaimed
+from stack_builder.files import atomic_write, fsync_directory, named, open_regular, unclaimed
 from stack_builder.wheels.names import parse as parse_name
 
 CHUNK = 1 << 20
@@ -58,15 +61,19 @@ class Store:
     def find(self, sha256: str, filename: str, size: int | None = None) -> Path | None:
         """Give a stored wheel, or None.
 
-        Its name alone is not believed: its size must be ``size``; where that is unknown the whole file is hashed.
+        Its name alone is not believed: its size must be ``size``, where that is known, and it is hashed unless it is
+        the file, by size, time, inode and mode, whose hash was checked before.
         """
         path = self.path(sha256, filename)
         try:
             actual = path.stat().st_size
         except FileNotFoundError:
             return None
-        same = actual == size if size is not None else hash_file(path) == sha256
-        return path if same else None
+        if size is not None and actual != size:
+            return None
+        if size is not None and _is_noted(path):
+            return path
+        return path if _checked(path, sha256) else None
 
     def tidy(self, sha256: str, filename: str) -> None:
         """Remove the part beside a wheel that is there: its process was killed between the two."""
@@ -82,9 +89,10 @@ class Store:
         """
         path = self.path(sha256, filename)
         with suppress(FileNotFoundError):
-            if hash_file(path) == sha256:
+            if _checked(path, sha256):
                 return True
             path.unlink(missing_ok=True)
+            _note_path(path).unlink(missing_ok=True)
         return False
 
     def part_size(self, sha256: str, filename: str) -> int:
@@ -174,6 +182,7 @@ class Part:
             os.fchmod(self._file.fileno(), 0o444)
             os.fsync(self._file.fileno())
         _part_path(self._path).rename(self._path)
+        _note(self._path, self._path.stat())
         fsync_directory(self._path.parent)
         return self._path
 
@@ -196,6 +205,7 @@ class Part:
             if (got := hash_file(beside)) != self._sha256:
                 raise _mismatch(str(source), self._sha256, got, beside.stat().st_size)
             beside.rename(self._path)
+            _note(self._path, self._path.stat())
         finally:
             beside.unlink(missing_ok=True)
         _part_path(self._path).unlink(missing_ok=True)
@@ -211,6 +221,35 @@ def hash_file(path: Path) -> str:
     """
     with named(path), open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checked(path: Path, sha256: str) -> bool:
+    """Hash a file, and note what it was if the hash is right."""
+    before = path.stat()  # whatever changes it while it is read makes the note untrue
+    if hash_file(path) != sha256:
+        return False
+    _note(path, before)
+    return True
+
+
+def _note(path: Path, status: os.stat_result) -> None:
+    with suppress(OSError):  # a store that only others may write to, or a full disk: it is hashed again next time
+        atomic_write(_note_path(path), _identity(status))
+
+
+def _is_noted(path: Path) -> bool:
+    try:
+        return _note_path(path).read_text(errors="replace") == _identity(path.stat())
+    except OSError:
+        return False
+
+
+def _identity(status: os.stat_result) -> str:
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ino} {status.st_mode:o}\n"
+
+
+def _note_path(path: Path) -> Path:
+    return path.with_name(".checked")
 
 
 def _part_path(path: Path) -> Path:

@@ -369,7 +369,10 @@ def test_the_command_reports_on_stderr_only(
     assert run(["fetch", str(stack), "--offline", "--print-paths"]) == 0
     shown = capfd.readouterr()
     assert Path(shown.out.strip()).read_bytes() == BIG
-    assert "1.0 MB: 1 already there, unchanged since their hash was checked. Store" in shown.err
+    assert (
+        "1.0 MB: 1 already there, of the size, time, inode and mode they had when their hash was checked. Store"
+        in shown.err
+    )
     index_server.files.clear()
     monkeypatch.setenv("STACKB_CACHE_DIR", str(stack / "other"))
     assert run(["fetch", str(stack)]) == 3

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stack_builder.errors import IntegrityError, UsageError
-from stack_builder.wheels.store import StoppedError, Store
+from stack_builder.wheels.store import StoppedError, Store, hash_file
 
 NAME = "demo-1.0-py3-none-any.whl"
 DATA = random.Random(7).randbytes(300_000)
@@ -41,7 +41,7 @@ def test_stores_and_finds(store: Store) -> None:
     assert path.read_bytes() == DATA
     assert path.name == NAME
     assert path.stat().st_mode & 0o777 == 0o444
-    assert sorted(p.name for p in path.parent.iterdir()) == [NAME]
+    assert sorted(p.name for p in path.parent.iterdir()) == [".checked", NAME]
 
 
 def test_a_part_is_continued_after_being_hashed_again(store: Store) -> None:
@@ -150,4 +150,40 @@ def test_waits_for_another_process_and_uses_its_work(store: Store) -> None:
     assert got == [None]
     path = store.find(SHA256, NAME, None)
     assert path is not None
-    assert [p.name for p in path.parent.iterdir()] == [NAME]
+    assert sorted(p.name for p in path.parent.iterdir()) == [".checked", NAME]
+
+
+def overwritten(path: Path, data: bytes) -> None:
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(data)
+
+
+def test_a_wheel_that_was_overwritten_in_place_is_found_no_more(store: Store) -> None:
+    put(store)
+    path = store.path(SHA256, NAME)
+    overwritten(path, b"xx")
+    assert path.stat().st_size == len(DATA)
+    assert store.find(SHA256, NAME, len(DATA)) is None
+    put(store)
+    assert path.read_bytes() == DATA
+
+
+def test_a_wheel_is_hashed_again_only_where_it_is_not_what_was_checked(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store)
+    path = store.path(SHA256, NAME)
+    hashed: list[Path] = []
+    real = hash_file
+    monkeypatch.setattr("stack_builder.wheels.store.hash_file", lambda each: (hashed.append(each), real(each))[1])
+    assert store.find(SHA256, NAME, len(DATA)) == path
+    assert hashed == []
+    overwritten(path, DATA[100:102])  # as it was, at another time
+    for _ in range(2):
+        assert store.find(SHA256, NAME, len(DATA)) == path
+        assert hashed == [path]
+    path.with_name(".checked").unlink()  # a store of before there were notes
+    assert store.find(SHA256, NAME, len(DATA)) == path
+    assert hashed == [path, path]
