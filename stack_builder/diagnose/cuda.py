@@ -35,7 +35,7 @@ def judge_cuda(environment: Environment, known: Knowledge, *, expected: str | No
     findings = [
         *_torch_build(environment, source, expected),
         *_other_major(environment, known),
-        *_two_majors(environment, source),
+        *_two_majors(environment, known),
         *_labels(environment),
         *_nvrtc(environment),
         *_overwritten(environment),
@@ -120,12 +120,12 @@ def _other_major(environment: Environment, known: Knowledge) -> Iterator[Finding
                 "object_cuda_major": wanted,
                 "torch_cuda": torch.cuda if torch else None,
             },
-            fix=_other_major_fix(environment, found, missing, known.fixes),
+            fix=_other_major_fix(environment, found, missing, known),
         )
 
 
 def _other_major_fix(
-    environment: Environment, found: Object, missing: list[MissingLibrary], source: fixes.FixSource
+    environment: Environment, found: Object, missing: list[MissingLibrary], known: Knowledge
 ) -> tuple[str, ...]:
     """The object's own major is torch's: its library is missing; otherwise the object is the wrong build."""
     torch = environment.torch
@@ -133,10 +133,10 @@ def _other_major_fix(
     if torch is not None and torch.cuda_major in wanted:
         wheels = {fixes.wheel_of_library(m.soname, environment) or m.soname for m in missing}
         return (f"Install {' and '.join(sorted(wheels))}: torch and the object are both of CUDA {torch.cuda_major}",)
-    return fixes.for_other_cuda(environment, found, min(wanted), source)
+    return fixes.for_other_cuda(environment, found, min(wanted), known.fixes, known.unopened)
 
 
-def _two_majors(environment: Environment, source: fixes.FixSource) -> Iterator[Finding]:
+def _two_majors(environment: Environment, known: Knowledge) -> Iterator[Finding]:
     """Objects that load although they bring another CUDA major into torch's process."""
     torch = environment.torch
     if torch is None or torch.cuda_major is None:
@@ -158,7 +158,7 @@ def _two_majors(environment: Environment, source: fixes.FixSource) -> Iterator[F
             distribution=found.owner,
             severity=Severity.ERROR if found.torch_imports else None,
             evidence={"libraries": foreign, "torch_cuda": torch.cuda},
-            fix=fixes.for_other_cuda(environment, found, major, source),
+            fix=fixes.for_other_cuda(environment, found, major, known.fixes, known.unopened),
         )
 
 

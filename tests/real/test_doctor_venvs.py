@@ -536,3 +536,34 @@ def test_a_stripped_library_is_no_damage(venv: Venv, doctor: Doctor) -> None:
     assert [f for f in report["findings"] if f["severity"] != "note"] == []
     (note,) = [f for f in report["findings"] if f["rule"] == "ABI011"]
     assert note["object"] == "torch/lib/libc10.so"
+
+
+def test_what_a_missing_library_would_export_is_not_blamed_on_another_release_or_the_driver(
+    venv: Venv, doctor: Doctor
+) -> None:
+    venv.torch()
+    venv.cuda(13)
+    names = ("libcudnn.so.9", "libcufile.so.0")
+    inner = venv.library("torch/lib/libtorch_more.so", needs=names, calls=("cudnnGetVersion", "cuFileRead"))
+    outer = venv.library("sgl_kernel/more.abi3.so", needs=("libtorch_more.so",), runpath="$ORIGIN/../torch/lib")
+    venv.distribution("sglang-kernel", "0.4.5", inner, outer)
+    assert "libcu" in venv.loaders_word("sgl_kernel/more.abi3.so")
+    (finding,) = [f for f in doctor(venv)["findings"] if f["severity"] == "error"]
+    assert (finding["rule"], finding["evidence"]["libraries"]) == ("ABI002", list(names))
+
+
+def test_a_torch_without_its_requirements_gets_one_command(venv: Venv, doctor: Doctor) -> None:
+    venv.torch()
+    venv.kernel("sglang-kernel", "0.4.5")
+    metadata = venv.site / "torch-2.11.0.dist-info/METADATA"
+    # torch 2.14.1's own lines, cut to three
+    lines = [
+        'cuda-toolkit[cudart,nvrtc]==13.0.3; platform_system == "Linux"',
+        'nvidia-nccl-cu13==2.30.7; platform_system == "Linux"',
+        'pyyaml; extra == "pyyaml"',
+    ]
+    metadata.write_text(metadata.read_text().rstrip() + "".join(f"\nRequires-Dist: {line}" for line in lines) + "\n\n")
+    (finding,) = [f for f in doctor(venv)["findings"] if f["severity"] == "error"]
+    assert (finding["rule"], finding["distribution"]) == ("ABI002", "torch 2.11.0")
+    assert finding["fix"] == ["pip install 'cuda-toolkit[cudart,nvrtc]==13.0.3' nvidia-nccl-cu13==2.30.7"]
+    assert "libnvrtc.so.13" in finding["evidence"]["libraries"]  # the machine itself may have others

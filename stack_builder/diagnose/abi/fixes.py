@@ -28,7 +28,7 @@ _LIBRARY_PREFIXES = (
     ("__nvJitLink", "libnvJitLink"), ("nvJitLink", "libnvJitLink"), ("nvrtc", "libnvrtc"), ("nccl", "libnccl"),
     ("cublasLt", "libcublasLt"), ("cublas", "libcublas"), ("cudnn", "libcudnn"), ("cufft", "libcufft"),
     ("curand", "libcurand"), ("cusolver", "libcusolver"), ("cusparseLt", "libcusparseLt"), ("cusparse", "libcusparse"),
-    ("cupti", "libcupti"), ("nvshmem", "libnvshmem_host"), ("cuda", "libcudart"),
+    ("cupti", "libcupti"), ("cuFile", "libcufile"), ("nvshmem", "libnvshmem_host"), ("cuda", "libcudart"),
 )  # fmt: skip
 
 
@@ -73,8 +73,18 @@ def for_torch_mismatch(
     return tuple(text for _rank, text in sorted(fixes, key=lambda fix: fix[0]))
 
 
-def for_other_cuda(environment: Environment, found: Object, major: int, source: FixSource) -> tuple[str, ...]:
-    """Ways out when an object is built for CUDA ``major`` and torch for another."""
+def for_other_cuda(
+    environment: Environment, found: Object, major: int, source: FixSource, ignored: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """Ways out when an object is built for CUDA ``major`` and torch for another.
+
+    Args:
+        environment: the facts.
+        found: the object.
+        major: as its libraries' names have it.
+        source: where tested fixes come from.
+        ignored: paths of objects that no process opens; what they take from torch does not matter.
+    """
     torch = environment.torch
     owner = environment.distribution(found.owner.partition(" ")[0]) if found.owner else None
     name = owner.name if owner else found.path.rpartition("/")[2]
@@ -85,7 +95,9 @@ def for_other_cuda(environment: Environment, found: Object, major: int, source: 
         kernel = _kernel_change(environment, source)
         if kernel is not None:
             fixes.append(kernel[1])
-    other_torch = _torch_change(environment, owner, found, _fitting_of_major(found, major, source.history), source)
+    other_torch = _torch_change(
+        environment, owner, found, _fitting_of_major(environment, found, major, source.history, ignored), source
+    )
     if other_torch is not None:
         fixes.append(f"{other_torch[1]}; PyPI's is built for CUDA {major}, too")
     if not fixes:
@@ -96,13 +108,26 @@ def for_other_cuda(environment: Environment, found: Object, major: int, source: 
     return (*fixes, f"Or rebuild the environment for CUDA {major}: torch built for it first, then the rest")
 
 
-def _fitting_of_major(found: Object, major: int, history: TorchHistory) -> tuple[str, ...]:
-    """Recorded torch releases for a CUDA major that export all that an object takes from torch."""
-    unknown = {symbol.name for symbol in found.missing_symbols if is_torch_name(symbol.name)} - history.changed.keys()
-    if not found.torch_imports or unknown:  # nothing recorded exports what nothing recorded tells apart
+def _fitting_of_major(
+    environment: Environment, found: Object, major: int, history: TorchHistory, ignored: frozenset[str]
+) -> tuple[str, ...]:
+    """Recorded torch releases for a CUDA major that export all that the object's distribution takes from torch."""
+    together = [found, *siblings(environment, found, ignored)]
+    missing = {symbol.name for other in together for symbol in other.missing_symbols if is_torch_name(symbol.name)}
+    imports = {name for other in together for name in other.torch_imports}
+    if not imports or missing - history.changed.keys():  # nothing recorded exports what nothing recorded tells apart
         return ()
     of_major = {release.version for release in history.releases if release.cuda_major == major}
-    return tuple(version for version in history.fitting(found.torch_imports) if version in of_major)
+    return tuple(version for version in history.fitting(imports) if version in of_major)
+
+
+def siblings(environment: Environment, found: Object, ignored: frozenset[str]) -> Iterable[Object]:
+    """The other objects of the distribution, without ``ignored`` paths: one torch has to suit them all."""
+    return (
+        other
+        for other in environment.objects
+        if other.owner is not None and other.owner == found.owner and other.path not in ignored and other is not found
+    )
 
 
 def _torch_change(

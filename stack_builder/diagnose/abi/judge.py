@@ -12,6 +12,7 @@ from stack_builder.diagnose.abi import fixes, relevance
 from stack_builder.diagnose.abi.broken import judge_files, judge_foreign
 from stack_builder.diagnose.abi.history import versions_text
 from stack_builder.diagnose.abi.relevance import Knowledge
+from stack_builder.diagnose.abi.requirements import judge_requirements
 from stack_builder.diagnose.environment import cuda_wheels
 from stack_builder.diagnose.environment.facts import Environment, MissingLibrary, MissingSymbol, Object
 from stack_builder.elf.needed import cuda_majors
@@ -21,7 +22,7 @@ from stack_builder.report import Finding, Severity
 MAX_NAMED = 6
 """Symbols that a sentence names; the evidence has them all."""
 
-_DRIVER = re.compile(r"cu[A-Z]\w+")
+_DRIVER = re.compile(r"cu(?!File)[A-Z]\w+")  # cuFile… is libcufile's, which comes as a wheel
 _PYTHON = re.compile(r"_?Py[A-Z_]\w+")
 _SYSTEM = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC|GOMP)_[\w.]+")
 _CXX11_MARK, _OLD_STRING = "__cxx11", re.compile(r"(?<![a-zA-Z0-9])S[sS]_?|[EKRPI]S[sS]")
@@ -40,7 +41,7 @@ def judge_abi(environment: Environment, known: Knowledge) -> list[Finding]:
         finding if finding.severity is Severity.ERROR else relevance.weighed(finding, environment, known)
         for finding in judge_files(environment)
     ]
-    return [*judge_foreign(environment), *files, *weighed]
+    return [*judge_foreign(environment), *files, *judge_requirements(environment), *weighed]
 
 
 def _object(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
@@ -61,7 +62,7 @@ def _libraries(environment: Environment, found: Object, known: Knowledge) -> Ite
         names = ", ".join(m.soname for m in absent)
         foreign = [m for m in absent if _is_of_other_cuda(environment, m.soname)]
         majors = cuda_majors(m.soname for m in foreign)
-        mixed = fixes.for_other_cuda(environment, found, min(majors), known.fixes) if majors else ()
+        mixed = fixes.for_other_cuda(environment, found, min(majors), known.fixes, known.unopened) if majors else ()
         yield catalogue.finding(
             "ABI002",
             detail=f"No folder of the target holds {names}{_needed_by(environment, found, absent[0])}.",
@@ -255,12 +256,8 @@ def _fitting_all(
     environment: Environment, found: Object, known: Knowledge, fitting: tuple[str, ...]
 ) -> tuple[str, ...]:
     """The releases among ``fitting`` that suit all objects of the distribution: they move together."""
-    others = {
-        name
-        for other in environment.objects
-        if other.owner is not None and other.owner == found.owner and other.path not in known.excused
-        for name in other.torch_imports
-    }
+    together = [found, *fixes.siblings(environment, found, known.unopened)]
+    others = {name for other in together for name in other.torch_imports}
     return tuple(version for version in known.history.fitting(others) if version in fitting)
 
 

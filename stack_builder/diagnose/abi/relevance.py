@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from stack_builder.diagnose.abi.broken import broken
 from stack_builder.diagnose.abi.fixes import KERNELS, FixSource
 from stack_builder.diagnose.abi.history import TorchHistory
+from stack_builder.diagnose.abi.requirements import unmet_libraries
 from stack_builder.diagnose.arch import not_loaded
 from stack_builder.diagnose.environment.facts import Environment, MissingLibrary, MissingSymbol, Object
 from stack_builder.elf.needed import cuda_majors
@@ -38,8 +39,9 @@ class Knowledge:
         fixes: where tested fixes come from.
         not_loaded: objects (paths) that this GPU's process never opens: the other architecture's alternatives.
         excused: see :func:`excused`.
-        broken: names of libraries that are at fault themselves; what others lack of them is no news. See
-            :func:`stack_builder.diagnose.abi.broken.broken`.
+        broken: names of libraries that are at fault themselves, or not installed with torch; what others lack of them
+            is no news. See :func:`~stack_builder.diagnose.abi.broken.broken` and
+            :func:`~stack_builder.diagnose.abi.requirements.unmet_libraries`.
     """
 
     history: TorchHistory
@@ -49,6 +51,11 @@ class Knowledge:
     broken: frozenset[str] = frozenset()
 
     @property
+    def unopened(self) -> frozenset[str]:
+        """Objects (paths) that no process opens."""
+        return self.not_loaded | self.excused
+
+    @property
     def torch_is_broken(self) -> bool:
         """Whether a library of torch's is at fault itself."""
         return any(map(TORCH_LIBRARY.fullmatch, self.broken))
@@ -56,7 +63,13 @@ class Knowledge:
 
 def knowledge(environment: Environment, fixes: FixSource, gpu: Gpu | None = None) -> Knowledge:
     """Gather what the judges need to know about one target."""
-    return Knowledge(fixes.history, fixes, not_loaded(environment, gpu), excused(environment), broken(environment))
+    return Knowledge(
+        fixes.history,
+        fixes,
+        not_loaded(environment, gpu),
+        excused(environment),
+        broken(environment) | unmet_libraries(environment),
+    )
 
 
 def weighed(finding: Finding, environment: Environment, known: Knowledge) -> Finding:
@@ -166,13 +179,18 @@ def is_own_fault(environment: Environment, found: Object, symbol: MissingSymbol,
     if torch is not None and known.torch_is_broken and found.path.startswith(f"{torch.folder}/"):
         return False
     if torch is None or not is_torch_name(symbol.name):
-        return not found.missing_libraries
+        return not found.missing_libraries and absent(environment).isdisjoint(found.needed)
     if known.torch_is_broken:
         return False  # nobody can tell what the file exported
     if any(TORCH_LIBRARY.fullmatch(m.soname) and not m.on_disk for m in found.missing_libraries):
         return False  # a torch without CUDA has no c10::cuda
     loaded = torch.import_error is None and not any(TORCH_LIBRARY.fullmatch(m.soname) for m in found.missing_libraries)
     return loaded or symbol.out_of_scope is None
+
+
+def absent(environment: Environment) -> frozenset[str]:
+    """Names of all libraries that some object lacks. One that others bring along is not said to lack them itself."""
+    return frozenset(missing.soname for found in environment.objects for missing in found.missing_libraries)
 
 
 def is_opened_by_package(environment: Environment, missing: MissingLibrary) -> bool:

@@ -26,6 +26,7 @@ from stack_builder.diagnose.environment.facts import (
 )
 from stack_builder.diagnose.environment.jit import find_jit_caches
 from stack_builder.report import Finding, Severity
+from stack_builder.stack.gpu import Gpu
 
 SITE = "/v/lib/python3.12/site-packages"
 OPS = f"{SITE}/sgl_kernel/sm100/common_ops.abi3.so"
@@ -283,3 +284,33 @@ def test_a_loader_that_preloads_cuda_12_by_name() -> None:
     facts = environment(kernel_loader=KernelLoader("/p", runtimes=("libcudart.so.12",)))
     assert only(judge(facts)).rule == "CUDA011"
     assert judge(environment(kernel_loader=KernelLoader("/p", runtimes=("libcudart.so.12",), follows_torch=True))) == []
+
+
+def test_one_torch_is_named_for_all_objects_of_a_kernel_that_are_opened() -> None:
+    dropped, came = "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib", "_ZN3c104cuda29other"
+    releases = tuple(TorchRelease(version, "12.8", True) for version in ("2.9.1", "2.10.0"))
+    source = FixSource(TorchHistory(releases, {dropped: 0b01, came: 0b10}), ())
+    folder, present = f"{SITE}/sgl_kernel", (f"{SITE}/nvidia/cu13/lib/libnvrtc.so.13",)
+    objects = [
+        Object(
+            path,
+            "sgl-kernel 0.3.21",
+            ("libnvrtc.so.12",),
+            missing_libraries=(MissingLibrary("libnvrtc.so.12", path, other_majors=present),),
+            torch_imports=imports,
+        )
+        for path, imports in (
+            (f"{folder}/flash_ops.abi3.so", ()),
+            (f"{folder}/sm100/common_ops.abi3.so", (came,)),
+            (f"{folder}/sm90/common_ops.abi3.so", (dropped,)),
+            (f"{folder}/spatial_ops.abi3.so", ("_ZN3c1010TensorImplD1Ev",)),
+        )
+    ]
+    loader = KernelLoader(folder, exact=((90, "sm90"),), default="sm100")
+    facts = environment(*objects, kernel_loader=loader)
+    findings = cuda.judge_cuda(facts, knowledge(facts, source, Gpu.parse("sm_90")))
+    advice = {fix for f in findings if f.severity is Severity.ERROR for fix in f.fix if "torch==" in fix}
+    assert len(findings) == 4
+    assert advice == {
+        "Install torch==2.9.1, which exports all that sgl-kernel 0.3.21 needs; PyPI's is built for CUDA 12, too"
+    }
