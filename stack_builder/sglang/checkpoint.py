@@ -134,7 +134,7 @@ def _configuration(folder: Path) -> Path:
     path = folder / "config.json"
     if not path.is_file():
         what = "no config.json" if folder.is_dir() else "not a folder" if folder.exists() else "there is no such folder"
-        raise UsageError(what, where=folder, fix="give the folder of a model, which holds its config.json")
+        raise UsageError(what, where=folder, fix="give the folder of a model")
     return path
 
 
