@@ -6,12 +6,14 @@ One line each: what happened, where, what to do next. Nothing else in the packag
 from __future__ import annotations
 
 import errno
+from difflib import get_close_matches
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError
+    from pydantic_core import ErrorDetails
 
 
 class ExitCode(IntEnum):
@@ -106,17 +108,38 @@ def no_engine(error: BaseException, *, fix: str) -> MachineError:
     )
 
 
-def refused(error: ValidationError, *, count: bool = False) -> str:
-    """Say in one line what pydantic refuses first: where in the document, and why.
+def refused(error: ValidationError, *, model: type[BaseModel] | None = None, count: bool = False) -> str:
+    """Say in one line what pydantic refuses: where in the document, and why; a key that is unknown before all else.
+
+    A misspelt key is missing under its right name as well, which hides what is wrong.
 
     Args:
         error: what reading the document raised.
+        model: what the document was read as; names the known key that is nearest to an unknown one.
         count: add how many more things are wrong, for documents that people write.
     """
-    first = error.errors()[0]
+    wrong = error.errors()
+    first = next((each for each in wrong if each["type"] == "extra_forbidden"), wrong[0])
     key = ".".join(map(str, first["loc"])) or "file"
     more = f" (and {error.error_count() - 1} more)" if count and error.error_count() > 1 else ""
-    return f"{key}: {first['msg'].removeprefix('Value error, ')}{more}"
+    said = first["msg"].removeprefix("Value error, ").replace("a valid tuple", "an array")
+    if first["type"] == "extra_forbidden":
+        said = "unknown key"
+        if near := get_close_matches(str(first["loc"][-1]), _keys_beside(first["loc"], wrong, model), 1):
+            said += f", did you mean '{near[0]}'?"
+    return f"{key}: {said}{more}"
+
+
+def _keys_beside(place: tuple[int | str, ...], wrong: list[ErrorDetails], model: type[BaseModel] | None) -> list[str]:
+    """Keys that could stand where an unknown one does: those missing there, and those of the model."""
+    from pydantic import BaseModel  # loaded by whoever reads a document
+
+    missing = [str(each["loc"][-1]) for each in wrong if each["type"] == "missing" and each["loc"][:-1] == place[:-1]]
+    for name in place[:-1]:
+        field = None if model is None else model.model_fields.get(str(name))
+        inner = None if field is None else field.annotation
+        model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+    return missing + ([] if model is None else list(model.model_fields))
 
 
 def first_line(error: object) -> str:

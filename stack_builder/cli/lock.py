@@ -59,6 +59,7 @@ def command(
     """
     place = stack_file.find(stack)
     spec, said, today = stack_file.load(place), progress.for_terminal(), datetime.now(UTC).date()
+    _refuse_what_no_build_takes(place, spec, today)
     if check:
         if upgrade or cross_check or dry_run or resolver is not ResolverName.AUTO:
             raise UsageError(
@@ -88,6 +89,21 @@ def command(
     elif not dry_run:
         said.note(f"written: {place}")
     raise typer.Exit(code)
+
+
+def _refuse_what_no_build_takes(place: Path, spec: StackSpec, today: date) -> None:
+    """Find out before anything is resolved that there is no such base, or that a later run may see other uploads."""
+    from stack_builder.image.base import recipe  # not needed where an option is wrong
+
+    if spec.base.recipe is not None:
+        recipe.find(spec.base.recipe)
+    last = spec.stack.exclude_newer
+    if last is not None and last > today:
+        raise UsageError(
+            f"stack.exclude_newer is {last}, which is to come: what is uploaded until then would change the lock",
+            where=place / "stack.toml",
+            fix="give a day that is over",
+        )
 
 
 def _check(

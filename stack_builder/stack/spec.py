@@ -212,7 +212,7 @@ def parse(text: str, where: object) -> StackSpec:
         return StackSpec.model_validate(tomltext.loads(text))
     except ValidationError as error:
         fix = "compare with a stack.toml that ships with stackb (lockfiles/)"
-        raise UsageError(refused(error, count=True), where=where, fix=fix) from error
+        raise UsageError(refused(error, model=StackSpec, count=True), where=where, fix=fix) from error
     except ValueError as error:
         raise UsageError(f"not TOML: {error}", where=where) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -250,3 +251,25 @@ def test_the_replica_is_named_for_all_that_is_wrong_with_it(stackb: Run) -> None
         "Reason: flashinfer-python refuses to be imported beside a flashinfer-cubin of another version.",
     ):
         assert text in said, text
+
+
+@pytest.mark.parametrize("arguments", [(), ("--check", "--offline")])
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('recipe = "debian-bookworm"', 'recipe = "debian-nope"', "no base recipe 'debian-nope'. Choose one of"),
+        ("exclude_newer = .*", "exclude_newer = 2999-01-01", "exclude_newer is 2999-01-01, which is to come"),
+    ],
+)
+def test_what_no_build_takes_is_refused(
+    stack: Path, stackb: Run, arguments: tuple[str, ...], old: str, new: str, said: str
+) -> None:
+    file = stack / "stack.toml"
+    text, times = re.subn(old, new, file.read_text())
+    assert times == 1
+    file.write_text(text)
+    before = snapshot(stack)
+    code, out, err = stackb("lock", stack, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert snapshot(stack) == before

@@ -93,6 +93,20 @@ def test_what_is_refused_and_where(old: str, new: str, key: str) -> None:
     assert key in refused(GOOD.replace(old, new))
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[requires]", "[require]", "require: unknown key, did you mean 'requires'?"),
+        ("description =", "descripton =", "stack.descripton: unknown key, did you mean 'description'?"),
+        ("name =", "zzz = 1\nname =", "stack.zzz: unknown key. "),
+        ('gpu = ["sm_120", "sm_90"]', 'gpu = "sm_120"', "stack.gpu: Input should be an array"),
+    ],
+)
+def test_a_misspelt_key_is_named_before_what_is_missing_by_it(old: str, new: str, said: str) -> None:
+    assert old in GOOD
+    assert refused(GOOD.replace(old, new, 1)).startswith(f"stack.toml: {said}")
+
+
 def test_extras_stand_behind_their_roots() -> None:
     stack = spec.parse(GOOD.replace("[base]", '[extras]\nsglang = ["All", "tracing"]\n[base]'), "x")
     assert stack.roots() == ["sglang[all,tracing]==0.5.23"]
