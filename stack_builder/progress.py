@@ -163,9 +163,9 @@ def for_terminal() -> Progress:
 
 
 def amount_text(amount: int, unit: str) -> str:
-    """Write an amount for people: ``1.2 GB`` (powers of 1000, as disks and networks count) or ``12 files``."""
+    """Write an amount for people: ``1.2 GB`` (powers of 1000, as disks and networks count), ``1 file`` or ``12 files``."""
     if unit != "bytes":
-        return f"{amount} {unit}"
+        return f"{amount} {unit.removesuffix('s') if amount == 1 else unit}"
     value = float(amount)
     for suffix in ("bytes", "kB", "MB", "GB"):
         if value < 1000 or suffix == "GB":

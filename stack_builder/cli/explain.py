@@ -48,6 +48,8 @@ def _explained(file: str) -> Report:
         if sys.stdin is None or sys.stdin.isatty():  # None: the shell closed it (<&-)
             raise UsageError("nothing to read", fix="give a file, or pipe the text in")
         return explain(sys.stdin.buffer, "-")
+    if not file:
+        raise UsageError("the name of the file is empty", fix="give a log, or - and pipe the text in")
     path = Path(file)
     if path.is_dir():
         raise UsageError("is a folder", where=file, fix="give the log file itself")

@@ -63,4 +63,4 @@ def _summary(stack: str, done: tuple[Fetched, ...], store: Store) -> str:
     parts = ", ".join(f"{counts[source]} {text}" for source, text in _SAID.items() if counts[source])
     total = progress.amount_text(sizes, "bytes")
     place = redacted(str(store.root))
-    return f"{stack}: {len(done)} wheels, {total}: {parts or 'none'}. Store: {place}"
+    return f"{stack}: {progress.amount_text(len(done), 'wheels')}, {total}: {parts or 'none'}. Store: {place}"

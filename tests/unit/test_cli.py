@@ -11,6 +11,7 @@ import pytest
 
 from stack_builder.cli.app import COMMANDS, build_app, run
 from stack_builder.errors import ExitCode
+from stack_builder.progress import amount_text
 
 
 def stackb(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -149,3 +150,17 @@ def test_a_closed_stdout_is_a_failure() -> None:
         ExitCode.COULD_NOT_CHECK,
         "stackb: stdout is closed: what is asked for has nowhere to go\n",
     )
+
+
+def test_an_empty_name_of_a_log_is_called_that(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", ""]) == 2
+    assert capsys.readouterr().err == (
+        "stackb: the name of the file is empty. Give a log, or - and pipe the text in.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("amount", "unit", "shown"), [(1, "wheels", "1 wheel"), (0, "wheels", "0 wheels"), (2, "files", "2 files")]
+)
+def test_one_is_no_plural(amount: int, unit: str, shown: str) -> None:
+    assert amount_text(amount, unit) == shown
