@@ -60,7 +60,7 @@ class TargetSpec:
 def parse(
     text: str | None, environ: Mapping[str, str] = os.environ, *, kinds: Collection[str] = tuple(FORMS)
 ) -> TargetSpec:
-    """Read a TARGET; None stands for the active virtual environment, else ``./.venv``, else the default stack.
+    """Read a TARGET; None stands for the active virtual environment, else ``./.venv``, conda's, or the default stack.
 
     Args:
         text: as typed.
@@ -88,6 +88,9 @@ def parse(
     if readings:
         choices = " or ".join(f"{reading.kind}:{reading.value}" for reading in readings)
         raise UsageError(f"'{text}' can be read in {len(readings)} ways", fix=f"write {choices}")
+    path = Path(text).expanduser()
+    if (fitting := _form_for(path)) is not None and fitting.kind in kinds:
+        raise UsageError(f"'{text}' is part of what can be checked", fix=f"write {fitting.kind}:{fitting.value}")
     what = "is nothing that can be checked" if Path(text).exists() else "is no file, folder, stack or tagged image"
     raise UsageError(f"'{text}' {what}", fix=f"write {forms}")
 
@@ -109,6 +112,9 @@ def _default(environ: Mapping[str, str]) -> TargetSpec:
     target = _existing(TargetSpec("venv", active)) if active else TargetSpec("venv", ".venv")
     from stack_builder.stack import spec
 
+    conda = environ.get("CONDA_PREFIX")
+    if not active and conda and not _is_venv(target.path) and (Path(conda) / "bin/python").is_file():
+        return _existing(TargetSpec("python", f"{conda}/bin/python"))
     if not _is_venv(target.path):
         return TargetSpec("stack", spec.DEFAULT_STACK)
     if not _may_serve(target.path):
@@ -152,9 +158,25 @@ def _existing(target: TargetSpec) -> TargetSpec:
 def _instead(target: TargetSpec) -> str:
     """Say which kind would fit."""
     others = [reading for reading in _readings(target.value) if reading.kind != target.kind]
+    if not others and (fitting := _form_for(target.path)) is not None:
+        others = [fitting]
     if others:
         return f"write {' or '.join(f'{other.kind}:{other.value}' for other in others)}"
     return f"name one, as {FORMS[target.kind]}"
+
+
+def _form_for(path: Path) -> TargetSpec | None:
+    """The target that a path belongs to, where it is none itself: a wheel's folder, the environment around a file."""
+    if not path.exists():
+        return None
+    if path.suffix == ".whl":
+        return TargetSpec("wheels", str(path.parent))
+    for folder in (path, *path.absolute().parents):
+        if _is_venv(folder):
+            return TargetSpec("venv", str(folder))
+        if (folder / "conda-meta").is_dir() and (folder / "bin/python").is_file():
+            return TargetSpec("python", f"{folder}/bin/python")
+    return None
 
 
 def _readings(text: str) -> list[TargetSpec]:

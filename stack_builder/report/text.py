@@ -37,9 +37,9 @@ def render_text(report: Report, console: Console) -> None:
         group = [finding for finding in report.findings if finding.severity is severity]
         if group:
             page.heading(f"{severity.value.upper()}S" if len(group) > 1 else severity.value.upper())
-            for finding in group:
+            for finding, *alike in _alike(group):
                 remedy = (finding.cause, finding.fix)
-                _finding(page, finding, again=told.get(finding.rule) == remedy)
+                _finding(page, finding, alike, again=told.get(finding.rule) == remedy)
                 told[finding.rule] = remedy
     if report.skipped:
         page.heading("SKIPPED (not checked is not passed)")
@@ -88,8 +88,21 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _finding(page: _Page, finding: Finding, *, again: bool) -> None:
-    """Print one finding; ``again``: its fixes stand with the last finding of its rule and are not repeated."""
+def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Put together what one thing does to several objects of a distribution: one rule, one cause, one remedy."""
+    groups: dict[object, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        alone = finding.distribution is None or finding.object is None or not finding.fix
+        key = (finding.rule, finding.title, finding.distribution, finding.cause, finding.fix)
+        groups.setdefault(number if alone else key, []).append(finding)
+    return list(groups.values())
+
+
+def _finding(page: _Page, finding: Finding, others: Sequence[Finding], *, again: bool) -> None:
+    """Print one finding, and the objects of ``others`` like it (the JSON view has them whole).
+
+    ``again``: its fixes stand with the last finding of its rule and are not repeated.
+    """
     page.line(finding.title, head=f"  {printable(finding.rule):<8} ", style=_STYLE[finding.severity])
     inside = " " * 11
     where = " of ".join(part for part in (finding.object, finding.distribution) if part)
@@ -101,6 +114,8 @@ def _finding(page: _Page, finding: Finding, *, again: bool) -> None:
         page.line(finding.cause, head=f"{inside}cause: ")
     for key, value in finding.evidence.items():
         _value(page, f"{inside}{printable(key).replace('_', ' ')}: ", value)
+    if others:
+        _value(page, f"{inside}likewise: ", [str(other.object) for other in others])
     if finding.fix and again:
         page.line(f"as for {finding.rule} above", head=f"{inside}fix: ")
         return

@@ -80,7 +80,7 @@ def test_the_commands_work(tmp_path: Path, small_recipe: Path, small_cache: Path
     place = tmp_path / "place"
     place.mkdir()
     shutil.copy(ROOT / "tests" / "gpu" / "record" / "31015.log", place / "server.log")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / ".venv"], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "server-env"], check=True)
     lockfiles = small_stack(tmp_path, small_recipe)
     env = {**os.environ, "STACKB_CACHE_DIR": str(small_cache), "COLUMNS": "100"}
     fetch_sglang(Store(small_cache / "wheels"))

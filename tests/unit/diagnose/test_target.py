@@ -126,3 +126,34 @@ def test_a_command_offers_the_kinds_that_it_takes(places: Path) -> None:
         with pytest.raises(UsageError) as refused:
             target.parse(text, kinds=("oci", "image"))
         assert str(refused.value.fix) == "write oci:DIR|TAR or image:REF"
+
+
+def test_a_path_inside_of_an_environment_is_told_the_form_that_fits(tmp_path: Path) -> None:
+    conda, venv = tmp_path / "conda", tmp_path / "venv"
+    for folder in (conda / "conda-meta", conda / "bin", venv / "lib/python3.11/site-packages"):
+        folder.mkdir(parents=True)
+    (conda / "bin/python").write_text("")
+    (venv / "pyvenv.cfg").write_text("")
+    extension, wheel = venv / "lib/python3.11/site-packages/x.so", tmp_path / "w/demo-1-py3-none-any.whl"
+    wheel.parent.mkdir()
+    for file in (extension, wheel):
+        file.write_text("")
+    for path, form in (
+        (extension, f"venv:{venv}"),
+        (extension.parent, f"venv:{venv}"),
+        (wheel, f"wheels:{wheel.parent}"),
+        (conda, f"python:{conda}/bin/python"),
+    ):
+        with pytest.raises(UsageError) as raised:
+            target.parse(str(path), {})
+        assert raised.value.fix == f"write {form}"
+
+
+def test_without_a_target_the_active_conda_environment_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conda/bin").mkdir(parents=True)
+    (tmp_path / "conda/bin/python").write_text("")
+    found = target.parse(None, {"CONDA_PREFIX": str(tmp_path / "conda")})
+    assert (found.kind, found.value) == ("python", f"{tmp_path}/conda/bin/python")

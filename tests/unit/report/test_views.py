@@ -105,12 +105,21 @@ def test_text_leads_with_verdict_and_first_step() -> None:
 
 
 def test_fixes_that_several_findings_share_stand_once() -> None:
-    other = dataclasses.replace(ERROR, object="sgl_kernel/sm90/common_ops.abi3.so")
+    other = dataclasses.replace(ERROR, object="other/sm90/common_ops.abi3.so", distribution="other 1")
     mended_otherwise = dataclasses.replace(ERROR, fix=("install torch 2.9.1",))
-    page = text(Report(Target("venv", "/opt/venv"), (ERROR, other, mended_otherwise, other)))
+    third = dataclasses.replace(other, distribution="third 1")
+    page = text(Report(Target("venv", "/opt/venv"), (ERROR, other, mended_otherwise, third)))
     assert page.count("fix 2: or install sglang-kernel 0.4.3") == 2  # "above" is the last one of the rule
     assert page.count("fix: as for ABI001 above") == 1
     assert page.count("fix: install torch 2.9.1") == 1
+
+
+def test_objects_of_one_distribution_with_one_cause_and_one_fix_stand_together() -> None:
+    other = dataclasses.replace(ERROR, object="sgl_kernel/sm90/common_ops.abi3.so")
+    page = text(Report(Target("venv", "/opt/venv"), (ERROR, other)))
+    assert "2 errors" in page.splitlines()[0]
+    assert page.count(f"{ERROR.rule}  ") == 1
+    assert "likewise: sgl_kernel/sm90/common_ops.abi3.so" in page
 
 
 def test_text_is_plain_when_piped_and_breaks_no_symbol() -> None:
