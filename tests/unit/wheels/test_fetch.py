@@ -365,7 +365,7 @@ def test_the_command_reports_on_stderr_only(
     assert run(["fetch", str(stack)]) == 0
     shown = capfd.readouterr()
     assert shown.out == ""
-    assert "demo: 1 wheels, 1.0 MB: 1 downloaded, hashes right. Store" in shown.err
+    assert "demo: 1 wheel, 1.0 MB: 1 downloaded, hashes right. Store" in shown.err
     assert run(["fetch", str(stack), "--offline", "--print-paths"]) == 0
     shown = capfd.readouterr()
     assert Path(shown.out.strip()).read_bytes() == BIG
