@@ -163,7 +163,7 @@ def for_terminal() -> Progress:
 
 
 def amount_text(amount: int, unit: str) -> str:
-    """Write an amount for people: ``1.2 GB`` (powers of 1000, as disks and networks count), ``1 file``, ``12 files``."""
+    """Write an amount for people: ``1.2 GB`` (powers of 1000, as disks and networks count), ``1 file``, ``2 files``."""
     if unit != "bytes":
         return f"{amount} {unit.removesuffix('s') if amount == 1 else unit}"
     value = float(amount)
