@@ -178,7 +178,7 @@ def make_wheel(tmp_path: Path) -> Callable[[Mapping[str, str]], Path]:
         path = tmp_path / "sglang-0.5.9-py3-none-any.whl"
         path.unlink(missing_ok=True)  # the store may have linked what stood there
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, text in files.items():
+            for name, text in {**files, "sglang-0.5.9.dist-info/METADATA": "Name: sglang\nVersion: 0.5.9\n"}.items():
                 archive.writestr(name, text)
         return path
 
