@@ -179,7 +179,13 @@ def _skipped(environment: Environment, gpu: Gpu | None) -> Iterable[Skipped]:
         yield catalogue.skipped("ABI004", "the target has no system libraries; build the image and check that")
     if environment.torch is None:
         for rule in ("ABI001", "ABI007"):
-            yield catalogue.skipped(rule, "torch is not in the target")
+            yield catalogue.skipped(rule, _without_torch(environment))
+
+
+def _without_torch(environment: Environment) -> str:
+    if any(environment.distribution(name) is not None for name in KERNELS):
+        return "torch is not in the target"
+    return "neither torch nor a kernel is in the target: is it the environment that serves?"
 
 
 def summary(environment: Environment, gpu: Gpu | None) -> dict[str, Json]:
