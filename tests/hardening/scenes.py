@@ -77,10 +77,10 @@ def area(command: str) -> str:
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """All files and folders below one, with what they hold; the notes on layers hold times, which do not count."""
+    """All files and folders below one, with what they hold; notes on layers and wheels hold times, which do not count."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        if path.is_file() and path.parent.name != "layers"
+        if path.is_file() and path.parent.name != "layers" and path.name != ".checked"
         else ""
         for path in sorted(folder.rglob("*"))
         if path.suffix != ".lock"
