@@ -212,7 +212,9 @@ def _stop(port: int) -> ExitCode:
 
 
 def _local(model: str) -> str:
-    """Make a folder's path absolute; a hub name stays."""
+    """Make a path absolute; a hub name stays."""
+    if model.endswith(".gguf") and Path(model).is_file():  # which SGLang loads, too; nothing is checked of it
+        return str(Path(model).absolute())
     return str(checkpoint.locate(model) or model)
 
 

@@ -108,3 +108,9 @@ def test_what_is_not_here_is_named_as_not_checked() -> None:
     # no wheel is in this cache, so nothing of SGLang can be read either
     done = stackb(DEFAULT, "--model", "org/model", "--draft", "org/draft", "--check", "--format", "json")
     assert {entry["rule"] for entry in json.loads(done.stdout)["skipped"]} >= OF_MODEL | OF_PAIR
+
+
+def test_a_gguf_file_is_handed_on_and_not_checked(here: Path) -> None:
+    (here / "model.gguf").touch()
+    done = stackb(DEFAULT, "--spec", "none", "--model", "model.gguf", "--check", "--format", "json")
+    assert {entry["rule"] for entry in json.loads(done.stdout)["skipped"]} >= OF_MODEL
