@@ -64,7 +64,7 @@ def members() -> dict[str, bytes]:
     """Files of a small wheel that has everything: scripts, data, an ELF file, an SBOM."""
     return {
         "demo/__init__.py": b"x = 1\n" * 50,
-        "demo/lib.so": b"\x7fELF\2\1\1" + bytes(300),
+        "demo/lib.so": b"\x7fELF\2\1\1" + bytes(9) + b"\3\0\x3e\0" + bytes(288),  # of x86_64
         "demo-1.0.data/scripts/tool": b"#!python -E\nprint()\n",
         "demo-1.0.data/data/share/x": b"x",
         "demo-1.0.data/headers/x.h": b"",

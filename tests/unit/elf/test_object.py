@@ -120,9 +120,10 @@ def test_offered_versions_equal_the_version_script(versioned_provider: bytes) ->
 
 def test_other_classes_and_machines_are_named_not_guessed() -> None:
     i386 = b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x03\x00\x03\x00" + bytes(60)
-    assert str(identify(i386)) == "ELF32 little-endian machine 3"
-    with pytest.raises(ElfError, match="ELF32 little-endian machine 3"):
+    assert str(identify(i386)) == "ELF32 little-endian i386"
+    with pytest.raises(ElfError, match="ELF32 little-endian i386"):
         parse(i386, "x")
+    assert str(identify(i386.replace(b"\x03\x00\x03\x00", b"\x03\x00\xfe\xca"))) == "ELF32 little-endian machine 51966"
     assert identify(b"#!/bin/sh\n" * 4) is None
     with pytest.raises(ElfError, match="not an ELF file"):
         parse(b"INPUT(libc.so.6)    padding", "x")
