@@ -189,13 +189,18 @@ def named(path: Path) -> Iterator[None]:
         raise
 
 
+def is_at(handle: int, path: Path) -> bool:
+    """Whether an open file still has its name: whoever was to be waited for may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def _claim(handle: int, path: Path) -> bool:
     """Lock what was just made; False where a sweep came between and removed it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError:  # a file system without locks: nothing is swept there either
         return True
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
+    return is_at(handle, path)

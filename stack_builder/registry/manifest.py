@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from stack_builder import jsontext
-from stack_builder.errors import IntegrityError, UsageError, refused
+from stack_builder.errors import IntegrityError, UsageError, first_line, refused
 
 MAX_MANIFEST = 4 << 20  # bytes, as registries limit it (distribution-spec 1.1, "Pushing Manifests")
 MAX_LAYERS = 1000
@@ -121,8 +121,7 @@ def parse(data: bytes, where: object) -> Manifest | tuple[Descriptor, ...]:
     except ValidationError as error:
         raise IntegrityError(f"not an image manifest: {refused(error)}", where=where) from error
     except ValueError as error:
-        line = (str(error).splitlines() or ["malformed"])[0][:200]
-        raise IntegrityError(f"not an image manifest: {line}", where=where) from error
+        raise IntegrityError(f"not an image manifest: {first_line(error)[:200]}", where=where) from error
 
 
 def for_platform(manifests: tuple[Descriptor, ...], architecture: str, where: object) -> Descriptor:

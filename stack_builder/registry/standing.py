@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from stack_builder import resources
-from stack_builder.files import named, unclaimed
+from stack_builder.files import is_at, named, unclaimed
 
 _MAX = 64 << 10  # bytes; a registry's addresses have some hundred
 _LOOK = 0.1  # seconds between two looks at whether another process has ended
@@ -76,7 +76,7 @@ def claimed(key: str, waiting: Callable[[], None]) -> Iterator[Standing]:
                 waited = True
                 waiting()
                 time.sleep(_LOOK)
-            if _is_at(handle, path):
+            if is_at(handle, path):
                 yield Standing(path, handle, waited=waited)
                 path.unlink(missing_ok=True)
                 return
@@ -102,11 +102,3 @@ def _locks(handle: int) -> bool:
     except OSError:  # a file system without locks
         return True
     return True
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Whether the file is still there: who had it before may have ended its upload and removed it."""
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False

@@ -26,8 +26,8 @@ _MACHINE = re.compile(
 
 def broken(environment: Environment) -> frozenset[str]:
     """File names of libraries of which every file is at fault, or gone although somebody installed it."""
-    sound = {posixpath.basename(found.path) for found in environment.objects if not _is_at_fault(found)}
-    faulty = {posixpath.basename(found.path) for found in environment.objects if _is_at_fault(found)}
+    sound = {posixpath.basename(found.path) for found in environment.objects if not found.at_fault}
+    faulty = {posixpath.basename(found.path) for found in environment.objects if found.at_fault}
     gone = (path for distribution in environment.distributions for path in distribution.absent)
     faulty.update(posixpath.basename(path) for path in gone if SHARED_OBJECT.search(path))
     return frozenset(faulty - sound)
@@ -139,10 +139,6 @@ def reinstall(owner: str) -> str:
     return f"pip install --force-reinstall --no-deps {owner.replace(' ', '==')}"
 
 
-def _is_at_fault(found: Object) -> bool:
-    return found.foreign is not None or found.unread is not None
-
-
 def _foreign(environment: Environment) -> Iterator[Object]:
     """Those of the objects for other machines that are there by mistake.
 
@@ -150,7 +146,7 @@ def _foreign(environment: Environment) -> Iterator[Object]:
     name or folder, or have a sibling of the same name; extension modules, libraries that nothing else provides, and
     distributions without any object for this machine have no such excuse.
     """
-    native = [found for found in environment.objects if not _is_at_fault(found)]
+    native = [found for found in environment.objects if not found.at_fault]
     owners = {found.owner for found in native}
     siblings = {(found.owner, _stem(found.path)) for found in native}
     provided = {posixpath.basename(found.path) for found in native}

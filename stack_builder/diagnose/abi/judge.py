@@ -26,7 +26,6 @@ _DRIVER = re.compile(r"cu(?!File)[A-Z]\w+")  # cuFile… is libcufile's, which c
 _PYTHON = re.compile(r"_?Py[A-Z_]\w+")
 _SYSTEM = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC|GOMP)_[\w.]+")
 _CXX11_MARK, _OLD_STRING = "__cxx11", re.compile(r"(?<![a-zA-Z0-9])S[sS]_?|[EKRPI]S[sS]")
-_TORCH_LIBRARY = re.compile(r"lib(torch|c10|caffe2)\w*\.so")
 _MODULE_TAG = re.compile(r"\.cpython-(\d)(\d+)-[\w-]+\.so$")
 
 
@@ -45,7 +44,7 @@ def judge_abi(environment: Environment, known: Knowledge) -> list[Finding]:
 
 
 def _object(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:
-    if found.foreign is not None or found.unread is not None:
+    if found.at_fault:
         return  # judged by distribution
     yield from _foreign_module(environment, found)
     yield from _libraries(environment, found, known)
@@ -126,7 +125,7 @@ def _visible_fixes(environment: Environment, missing: MissingLibrary) -> tuple[s
 
 
 def _library_fix(environment: Environment, soname: str) -> str:
-    if _TORCH_LIBRARY.fullmatch(soname):
+    if relevance.TORCH_LIBRARY.fullmatch(soname):
         if environment.torch is None:
             return "Install torch in the release that the package was built for"
         return f"Install a torch that has {soname}; this one is {environment.torch.version}"
@@ -140,22 +139,15 @@ def _versions(found: Object) -> Iterator[Finding]:
     """Group the versions that libraries lack by whether the system or another library is too old."""
     system = [text for text in found.missing_versions if _SYSTEM.fullmatch(text.rpartition(" ")[2])]
     others = [text for text in found.missing_versions if text not in system]
-    if system:
-        yield catalogue.finding(
-            "ABI004",
-            detail=f"Asked for and not there: {'; '.join(system[:MAX_NAMED])}.",
-            object=found.path,
-            distribution=found.owner,
-            evidence={"versions": list(system)},
-        )
-    if others:
-        yield catalogue.finding(
-            "ABI005",
-            detail=f"Asked for and not there: {'; '.join(others[:MAX_NAMED])}.",
-            object=found.path,
-            distribution=found.owner,
-            evidence={"versions": list(others)},
-        )
+    for rule, lacking in (("ABI004", system), ("ABI005", others)):
+        if lacking:
+            yield catalogue.finding(
+                rule,
+                detail=f"Asked for and not there: {'; '.join(lacking[:MAX_NAMED])}.",
+                object=found.path,
+                distribution=found.owner,
+                evidence={"versions": list(lacking)},
+            )
 
 
 def _symbols(environment: Environment, found: Object, known: Knowledge) -> Iterator[Finding]:

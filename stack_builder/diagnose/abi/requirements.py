@@ -5,6 +5,7 @@ A dozen objects lack them; that is said once, with one command.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 
 from packaging.markers import UndefinedEnvironmentName
@@ -22,7 +23,28 @@ _META = "cuda-toolkit"
 
 def unmet_libraries(environment: Environment) -> frozenset[str]:
     """Libraries that are nowhere because two or more requirements of torch's are not met; empty for a single one."""
+    return _libraries(environment, _unmet(environment))
+
+
+def judge_requirements(environment: Environment) -> Iterator[Finding]:
+    """One finding for all that torch requires and lacks."""
     unmet = _unmet(environment)
+    libraries = sorted(_libraries(environment, unmet))
+    torch = environment.distribution("torch")
+    if not libraries or torch is None:
+        return
+    yield catalogue.finding(
+        "ABI002",
+        title="Distributions that torch requires are not installed",
+        detail=f"{torch} requires {', '.join(unmet)}; nowhere without them: {', '.join(libraries)}.",
+        object=torch.folder,
+        distribution=str(torch),
+        evidence={"distributions": list(unmet), "libraries": libraries},
+        fix=(f"pip install {shlex.join(unmet.values())}",),
+    )
+
+
+def _libraries(environment: Environment, unmet: Mapping[str, str]) -> frozenset[str]:
     if len(unmet) < 2:
         return frozenset()
     torch = environment.torch
@@ -33,24 +55,6 @@ def unmet_libraries(environment: Environment) -> frozenset[str]:
         if wheel in unmet or (wheel is not None and _META in unmet and wheel not in installed):
             found.add(missing.soname)
     return frozenset(found)
-
-
-def judge_requirements(environment: Environment) -> Iterator[Finding]:
-    """One finding for all that torch requires and lacks."""
-    libraries = sorted(unmet_libraries(environment))
-    torch = environment.distribution("torch")
-    if not libraries or torch is None:
-        return
-    unmet = _unmet(environment)
-    yield catalogue.finding(
-        "ABI002",
-        title="Distributions that torch requires are not installed",
-        detail=f"{torch} requires {', '.join(unmet)}; nowhere without them: {', '.join(libraries)}.",
-        object=torch.folder,
-        distribution=str(torch),
-        evidence={"distributions": list(unmet), "libraries": libraries},
-        fix=(f"pip install {' '.join(_quoted(text) for text in unmet.values())}",),
-    )
 
 
 def _unmet(environment: Environment) -> Mapping[str, str]:
@@ -92,8 +96,3 @@ def _applying(environment: Environment, distribution: Distribution, extras: froz
                 yield requirement
         except (InvalidRequirement, UndefinedEnvironmentName):
             continue
-
-
-def _quoted(requirement: str) -> str:
-    """For a shell, to which brackets and comparisons mean something."""
-    return f"'{requirement}'" if any(character in requirement for character in "[]<>!~*, ") else requirement

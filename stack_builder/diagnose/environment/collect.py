@@ -59,13 +59,9 @@ def collect(scene: Scene) -> facts.Environment:
     environment, shared, owners = _installed(scene)
     with ObjectCache(scene.tree) as cache:
         environment = _linked(scene, environment, cache, shared, owners)
-    readable = [found.path for found in environment.objects if _is_read(found) and not device.of_vendor(found)]
+    readable = [found.path for found in environment.objects if not found.at_fault and not device.of_vendor(found)]
     code = tuple(device.read_device_code(scene.tree, readable, owners))
     return dataclasses.replace(environment, device_code=code)
-
-
-def _is_read(found: facts.Object) -> bool:
-    return found.unread is None and found.foreign is None
 
 
 def _installed(scene: Scene) -> tuple[facts.Environment, list[str], dict[str, str]]:

@@ -231,6 +231,11 @@ class Object:
     foreign: str | None = None
     dlopens: bool = False
 
+    @property
+    def at_fault(self) -> bool:
+        """Whether nothing could be read of it: it is damaged, or made for another machine."""
+        return self.unread is not None or self.foreign is not None
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceCode:

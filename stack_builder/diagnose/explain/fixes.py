@@ -10,6 +10,8 @@ import re
 from collections.abc import Collection
 from functools import cache
 
+from packaging.utils import canonicalize_name
+
 from stack_builder import resources
 from stack_builder.diagnose.explain.rank import Match
 
@@ -40,16 +42,12 @@ def is_pinned(name: str) -> bool:
     """Whether a stack that ships with the tool locks this distribution, or the one that brings this module."""
     bare = re.split(r"[\s<>=!~\[;]", name.strip(".'\"`"), maxsplit=1)[0]
     top = bare.partition(".")[0].lower()
-    return _normal(_DISTRIBUTIONS.get(bare, _DISTRIBUTIONS.get(top, top))) in _pinned()
+    return canonicalize_name(_DISTRIBUTIONS.get(bare, _DISTRIBUTIONS.get(top, top))) in _pinned()
 
 
 @cache
 def _pinned() -> frozenset[str]:
     names = {"sglang"}
     for path in resources.lockfiles().glob("*/requirements.txt"):
-        names.update(map(_normal, _HELD.findall(path.read_text(encoding="utf-8"))))
+        names.update(map(canonicalize_name, _HELD.findall(path.read_text(encoding="utf-8"))))
     return frozenset(names)
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -16,6 +16,7 @@ from packaging.version import Version
 from stack_builder import jsontext
 from stack_builder.diagnose import catalogue
 from stack_builder.diagnose.sglang import gates
+from stack_builder.errors import first_line
 from stack_builder.report import Finding, Severity
 from stack_builder.sglang import argv, history
 from stack_builder.sglang.argv import Kind, LaunchLine, Problem
@@ -302,7 +303,7 @@ def _malformed(text: str | None, *, by_batch_size: bool) -> str:
     try:
         body = jsontext.loads(text, lenient=True)
     except ValueError as error:
-        return f"not JSON: {str(error).splitlines()[0]}"
+        return f"not JSON: {first_line(error)}"
     if not isinstance(body, dict):
         return "not a JSON object"
     rows = {key: entry for key, entry in body.items() if key.isdigit()}

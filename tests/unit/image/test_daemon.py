@@ -26,6 +26,7 @@ from stack_builder.image.oci import Image, ImageConfig
 from stack_builder.image.store import BlobStore, layer_record
 from stack_builder.image.stream import LayerStream, Written
 from stack_builder.progress import Silent
+from tests.forbidden import said_of_a_forbidden_socket
 
 
 @pytest.fixture
@@ -192,18 +193,9 @@ def test_no_engine_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_a_socket_that_the_user_may_not_use_is_called_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")  # as for a user outside the group docker; root meets none
-
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    with warnings.catch_warnings():  # docker-py forgets to close the socket that it could not connect
-        warnings.simplefilter("ignore", ResourceWarning)
-        with pytest.raises(MachineError, match="no permission on the Docker engine's socket") as caught:
-            daemon.connect()
-        assert "group docker" in str(caught.value)
-        del caught
-        gc.collect()
+    said = said_of_a_forbidden_socket(daemon.connect, monkeypatch, tmp_path)
+    assert "no permission on the Docker engine's socket" in said
+    assert "group docker" in said
 
 
 def until(holds: Callable[[], object]) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-import socket
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,8 @@ import pytest
 
 from stack_builder import resources
 from stack_builder.diagnose.probes import judge_driver, judge_probes
-from stack_builder.errors import MachineError
 from stack_builder.probe.runner import ContainerInterpreter, Outcome, available, read_outcome
+from tests.forbidden import said_of_a_forbidden_socket
 
 PROBES = resources.checks() / "probes"
 # nvml.h and cuda.h: what a driver of branch 575 answers, which speaks CUDA 12.9
@@ -191,14 +188,6 @@ def test_a_probe_that_crashes_or_hangs_is_a_result() -> None:
 
 
 def test_an_engine_that_the_user_may_not_use_is_called_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")  # as for a user outside the group docker; root meets none
-
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    with warnings.catch_warnings():  # docker-py forgets to close the socket that it could not connect
-        warnings.simplefilter("ignore", ResourceWarning)
-        with pytest.raises(MachineError, match="no permission on the Docker engine's socket") as caught:
-            ContainerInterpreter("any").run("gpu.py", {}, 1)
-        del caught
-        gc.collect()
+    probe = ContainerInterpreter("any")
+    said = said_of_a_forbidden_socket(lambda: probe.run("gpu.py", {}, 1), monkeypatch, tmp_path)
+    assert "no permission on the Docker engine's socket" in said
